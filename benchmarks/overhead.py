@@ -136,7 +136,7 @@ def run_vitscale(num: int, slots: int, folder: Path) -> dict[str, float]:
     and a fresh MLflow database (see `environment`).
     """
     from vitscale.launch import driver
-    from vitscale.launch.ray_tune import Resources
+    from vitscale.launch.resources import Resources
     from vitscale.record.store import Store
 
     trials = tuple(Trial("trivial", BASE.replace(seed=seed), seed) for seed in range(num))
@@ -164,12 +164,12 @@ def stopwatches() -> Iterator[dict[str, float]]:
     has before Ray stops: no overlap hides its cost.
     """
     from vitscale.analysis.report import draw as drawing
-    from vitscale.launch import ray_tune
+    from vitscale.launch import cluster as joining
     from vitscale.record.mlflow import mirror
 
     parts: dict[str, float] = {}
     mirrors: list[mirror.Mirror] = []
-    cluster, draw = ray_tune.cluster, drawing.draw
+    cluster, draw = joining.cluster, drawing.draw
 
     class Watched(mirror.Mirror):
         def __init__(self, *args: Any) -> None:
@@ -177,12 +177,12 @@ def stopwatches() -> Iterator[dict[str, float]]:
             mirrors.append(self)
 
     @contextlib.contextmanager
-    def timed_cluster(*args: Any) -> Iterator[int]:
+    def timed_cluster(*args: Any) -> Iterator[None]:
         inner = cluster(*args)
         with timed() as start:
-            slots = inner.__enter__()
+            inner.__enter__()
         with timed() as trials:
-            yield slots
+            yield
         with timed() as drain:
             mirrors[0].closing.set()
             mirrors[0].thread.join()
@@ -200,7 +200,7 @@ def stopwatches() -> Iterator[dict[str, float]]:
 
     swap = mock.patch.object
     with (
-        swap(ray_tune, "cluster", timed_cluster),
+        swap(joining, "cluster", timed_cluster),
         swap(drawing, "draw", timed_draw),
         swap(mirror, "Mirror", Watched),
     ):

@@ -66,5 +66,5 @@ if FOLDER.exists():
     sys.path.append(str(Path(__file__).parents[1]))
     from support.patched import change_on_import
 
-    change_on_import({"vitscale.train.loop": let_fail, "vitscale.launch.ray_tune": shorten})
+    change_on_import({"vitscale.train.loop": let_fail, "vitscale.launch.tune": shorten})
     time.sleep = sleep

@@ -567,7 +567,7 @@ def test_a_node_that_does_not_answer_is_named(tmp_path: Path, empty: Cluster) ->
     """
     (tmp_path / "hung").mkdir()
     (tmp_path / "hung" / "sitecustomize.py").write_text(HUNG)
-    quick = "import vitscale.launch.ray_tune as ray_tune\nray_tune.CHECK_STORE_S = 8.0\n"
+    quick = "import vitscale.launch.nodes as nodes\nnodes.CHECK_STORE_S = 8.0\n"
     (tmp_path / "own.py").write_text(TINY.read_text().replace("\nBASE", f"\n{quick}BASE", 1))
     clock = apart_clock(tmp_path)
     empty.grow(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import queue
 import threading
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -182,42 +185,50 @@ def test_rows_that_the_driver_cannot_see_are_reported_and_the_trial_is_missing(
     assert one.mirror.latest[trial_id].status == "running"  # not finished, in MLflow either
 
 
+def tune_run(resources: Resources) -> Any:
+    from vitscale.launch import tune
+
+    store = SimpleNamespace(nonce=lambda slug: "")
+    return tune.Run([], store, "", 1, resources, queue.Queue(), threading.Event(), nullcontext)
+
+
 def test_the_start_ends_after_many_lost_trials(tmp_path: Path) -> None:
     """Ten in succession; a row of any trial shows that machines work."""
-    from vitscale.launch import ray_tune
+    from vitscale.launch import tune
 
     error_file = tmp_path / "error.txt"
     error_file.write_text("Failure # 1 (at noon)\nFailure # 2 (later)\nOSError: no disk\n")
     trial = SimpleNamespace(
         trial_id="t1",
-        config={"bundle": [("t1", {})]},
+        config={"trial": ("t1", {})},
         error_file=str(error_file),
         num_failures=4,
         max_failures=3,
     )
-    relay, news = ray_tune._Relay(), ray_tune._events
-    ray_tune._lost.clear(), ray_tune._unready.clear()
+    run = tune_run(Resources())
+    news = run.events
     for num in range(1, 20):
-        relay.on_step_begin(0, [])
-        relay.on_trial_error(0, [], trial)
+        run.on_step_begin(0, [])
+        run.on_trial_error(0, [], trial)
         assert news.get_nowait() == Event("t1", "lost", facts={"error": "OSError: no disk"})
         other = SimpleNamespace(
-            config={"bundle": []}, error_file=str(error_file), num_failures=1, max_failures=3
+            trial_id="t3",
+            config={"trial": ("t3", {})},
+            error_file=str(error_file),
+            num_failures=1,
+            max_failures=3,
         )
-        relay.on_trial_recover(0, [], other)
+        run.on_trial_recover(0, [], other)
+        assert news.get_nowait().status == "again"
         # nothing gets on: once more only
-        assert other.max_failures == (3 if len(ray_tune._lost) < 2 else 1)
+        assert other.max_failures == (3 if len(run.losses) < 2 else 1)
         if num == 9:
-            relay.on_trial_result(
-                0, [], trial, {"event": Event("t2", "running", ({"epoch": 1.0},))}
-            )
+            run.on_trial_result(0, [], trial, {"event": Event("t2", "running", ({"epoch": 1.0},))})
             assert (
-                news.get_nowait().status == "running"
-                and trial.max_failures == 4 + ray_tune.MAX_RETRIES
+                news.get_nowait().status == "running" and trial.max_failures == 4 + tune.MAX_RETRIES
             )
-    with pytest.raises(ray_tune._Stopped):
-        relay.on_step_begin(0, [])
-    ray_tune._lost.clear()
+    with pytest.raises(tune._Stopped):
+        run.on_step_begin(0, [])
 
 
 def test_an_error_that_looks_like_markup_is_printed_unchanged(
@@ -363,32 +374,29 @@ def test_a_trial_that_tune_gives_up_without_a_try_begins_anew(tmp_path: Path) ->
     """
     from ray.tune.experiment import Trial
 
-    from vitscale.launch import ray_tune
+    from vitscale.launch import tune
 
-    for state in (ray_tune._unready, ray_tune._told, ray_tune._anew, ray_tune._times_anew):
-        state.clear()
     (error_file := tmp_path / "error.txt").write_text("Failure # 1 (at noon)\nOSError: gone\n")
     trial = SimpleNamespace(
-        trial_id="t", config={"bundle": [("t1", {})]}, error_file=str(error_file), status="PENDING"
+        trial_id="t", config={"trial": ("t1", {})}, error_file=str(error_file), status="PENDING"
     )
-    relay, scheduler, news = ray_tune._Relay(), ray_tune._Scheduler(), ray_tune._events
-    for num in range(1, ray_tune.MAX_RETRIES + 1):
+    run = tune_run(Resources())
+    scheduler, news = tune._Scheduler(run), run.events
+    for num in range(1, tune.MAX_RETRIES + 1):
         trial.status = Trial.PENDING
         scheduler.on_trial_error(None, trial)
         trial.status = Trial.ERROR
         if num == 1:
-            relay.on_trial_error(0, [], trial)
+            run.on_trial_error(0, [], trial)
         else:
-            ray_tune._told.clear()
-        relay.on_experiment_end([trial])
+            run.errored.clear()
+        run.on_experiment_end([trial])
         event = news.get_nowait()
         assert (event.status, event.facts["tries"]) == ("again", f"{num} of 3") and news.empty()
-        assert ray_tune._anew == {"t1"}
-    ray_tune._told.clear()
-    relay.on_experiment_end([trial])
+        assert run.left == {"t1"}
+    run.errored.clear()
+    run.on_experiment_end([trial])
     assert news.get_nowait().status == "lost"  # not for ever
-    for state in (ray_tune._unready, ray_tune._told, ray_tune._anew, ray_tune._times_anew):
-        state.clear()
 
 
 @pytest.mark.parametrize(
@@ -411,25 +419,23 @@ def test_what_a_node_lacks_or_breaks_is_no_fault_of_a_config(text: str) -> None:
 
 
 class Nodes:
-    """A cluster of nodes, each with place for any trial: what _Places asks Ray and Tune."""
+    """A cluster of nodes, each with place for any trial: what Places asks Ray and Tune."""
 
     def __init__(self, names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        from vitscale.launch import ray_tune
+        from vitscale.launch import placement
 
         self.of: dict[str, str] = {}  # actor -> node
-        self.places = ray_tune._Places(Resources())
+        self.run = tune_run(Resources(address="192.0.2.1:6379"))
+        self.places = self.run.places
         monkeypatch.setattr(self.places, "fitting", lambda: set(names))
-        monkeypatch.setattr(ray_tune, "actors", self.facts)
-        monkeypatch.setattr(ray_tune, "_places", self.places)
-        for state in (ray_tune._lost, ray_tune._unready, ray_tune._rows, ray_tune._from_step):
-            state.clear()
+        monkeypatch.setattr(placement, "actors", self.facts)
 
     def facts(self, actor: str) -> dict[str, dict[str, str]]:
         return {"Address": {"NodeID": self.of[actor], "IPAddress": "192.0.2.1"}}
 
     def trial(self, name: str) -> SimpleNamespace:
         factory = SimpleNamespace(bundles=[{"CPU": 1}])
-        trial = SimpleNamespace(trial_id=name, config={"bundle": [(name, {})]}, error_file=None)
+        trial = SimpleNamespace(trial_id=name, config={"trial": (name, {})}, error_file=None)
         trial.placement_group_factory, trial.update_resources = factory, lambda resources: None
         trial.num_failures, trial.max_failures, trial.status = 0, 3, "RUNNING"
         return trial
@@ -440,18 +446,18 @@ class Nodes:
 
     def fails(self, trial: SimpleNamespace) -> bool:
         """As Tune treats a failure; whether the trial is tried again."""
-        from vitscale.launch import ray_tune
+        from vitscale.launch import tune
 
-        relay, scheduler = ray_tune._Relay(), ray_tune._Scheduler()
+        scheduler = tune._Scheduler(self.run)
         trial.num_failures += 1
         if trial.num_failures > trial.max_failures:
             scheduler.on_trial_error(None, trial)
-            relay.on_trial_error(0, [], trial)
+            self.run.on_trial_error(0, [], trial)
             return False
         trial.status = "ERROR"
         scheduler.on_trial_error(None, trial)
         trial.status = "PENDING"
-        relay.on_trial_recover(0, [], trial)
+        self.run.on_trial_recover(0, [], trial)
         trial.status = "RUNNING"
         return True
 

@@ -190,7 +190,7 @@ def test_garbage_collection_in_any_thread_does_not_kill_the_process_while_ray_sh
     code = """if True:
         import gc, sys, threading, time
         from pathlib import Path
-        from vitscale.launch.ray_tune import cluster, ray
+        from vitscale.launch.cluster import cluster, ray
         from vitscale.launch.resources import Resources
 
         class Ring:

@@ -311,7 +311,7 @@ def test_a_worker_that_is_told_to_end_saves_and_a_trial_that_gets_on_may_be_told
     """Soon after a checkpoint by the clock, and more often than a trial is tried again that does
     not get on, without a row in between: rows as of an uninterrupted run.
     """
-    from vitscale.launch.ray_tune import MAX_RETRIES
+    from vitscale.launch.tune import MAX_RETRIES
 
     own, epochs = tmp_path / "own.py", 250
     own.write_text(

@@ -407,9 +407,9 @@ def test_an_address_where_another_server_listens_is_refused(
 
 
 SEES = """
-from vitscale.launch.ray_tune import _see
+from vitscale.launch.nodes import _look
 from vitscale.record.store import Store
-say(_see(Store(arguments[0]), "a-demo", arguments[1], [], "").reason)
+say(_look(Store(arguments[0]), "a-demo", arguments[1], [], "").reason)
 """
 
 
@@ -417,7 +417,7 @@ def test_a_node_that_may_not_write_to_the_store_says_so_at_the_start(
     another_user: int,
 ) -> None:
     """Its processes are another user's, say; and not each trial in turn."""
-    import vitscale.launch.ray_tune  # noqa: F401  before the user changes
+    import vitscale.launch.nodes  # noqa: F401  before the user changes
 
     with tempfile.TemporaryDirectory() as folder:  # pytest's own are root's alone
         os.chmod(folder, 0o755)
@@ -433,12 +433,13 @@ def test_a_node_that_may_not_write_to_the_store_says_so_at_the_start(
 def test_nodes_of_other_code_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
-    from vitscale.launch import ray_tune
+    from vitscale.launch import nodes
 
-    monkeypatch.setattr(ray_tune, "_code", lambda: "commit a; torch 1")
-    same, other, old = ray_tune.Sight(code="commit a; torch 1"), ray_tune.Sight(code="x"), True
+    monkeypatch.setattr(nodes, "_code", lambda: "commit a; torch 1")
+    same, other, old = nodes.Sight(code="commit a; torch 1"), nodes.Sight(code="x"), True
     lost = ray.exceptions.RayError()
     answers = {"n1": same, "n2": other, "n3": old, "n4": lost, "n5": other}
-    (line,) = ray_tune._of_other_code(answers, {"n1", "n2", "n3", "n4"})
+    sights = {node: nodes._sight(answer) for node, answer in answers.items()}
+    line = nodes._other_code(sights, {"n1", "n2", "n3", "n4"})
     assert line.startswith("n2, and 1 more nodes will train with other code or packages (x; here")
-    assert not [*ray_tune._of_other_code({"n1": same, "n4": lost}, {"n1", "n4"})]
+    assert not nodes._other_code(sights, {"n1", "n4"})

@@ -21,7 +21,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from ray.tune.experiment.trial import _TemporaryTrialState
 
 LAUNCH = Path(__file__).parents[2] / "vitscale" / "launch"
-FILES = ("ray_tune.py", "ray_team.py")
+FILES = ("cluster.py", "nodes.py", "placement.py", "ray_team.py", "tune.py")
 
 
 def imported(file: str) -> Iterator[tuple[str, str]]:

@@ -225,9 +225,9 @@ def test_the_engine_names_no_module_of_the_user_s_side(tmp_path: Path) -> None:
     assert not wrong
 
 
-def test_two_files_import_ray() -> None:
-    """One schedules trials, one trains a trial on several
-    workers; a benchmark may compare with Ray by itself.
+def test_five_files_import_ray_and_four_its_settings_before() -> None:
+    """In a worker, where a team is led, Ray has been imported. A
+    benchmark may compare with Ray by itself.
     """
     users = {
         path.relative_to(ROOT).as_posix()
@@ -235,7 +235,11 @@ def test_two_files_import_ray() -> None:
         if path.parts[len(ROOT.parts)] != "benchmarks"
         and any(within(name, "ray") for name, _ in imports(path))
     }
-    assert users == {"vitscale/launch/ray_tune.py", "vitscale/launch/ray_team.py"}
+    names = ("cluster", "nodes", "placement", "ray_team", "tune")
+    assert users == {f"vitscale/launch/{name}.py" for name in names}
+    for user in users - {"vitscale/launch/ray_team.py"}:
+        imported = [name for name, _ in imports(ROOT / user)]
+        assert imported[1] == "vitscale.launch.ray_settings", user  # after __future__
 
 
 def python(code: str, *arguments: str) -> str:

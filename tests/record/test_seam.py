@@ -95,7 +95,9 @@ ALLOWED = {
     "plan/data.py": {"is_dir", "is_file", "iterdir", "read_text"},
     "plan/profile.py": {"read_text"},
     "plan/cores.py": {"read_text"},  # /proc, /sys
-    "launch/ray_tune.py": {"tempfile.TemporaryDirectory", "tempfile.TemporaryFile", "read_text"},
+    "launch/cluster.py": {"tempfile.TemporaryFile"},
+    "launch/placement.py": {"read_text"},
+    "launch/tune.py": {"tempfile.TemporaryDirectory"},
     "launch/process.py": {"os.open"},
     "launch/command.py": {"is_file"},  # a script
     # the folder of Ray

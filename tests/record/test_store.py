@@ -26,7 +26,8 @@ from support.store_rules import (  # noqa: F401
 from support.users import as_user
 
 from vitscale.record.outcome import Outcome, Status
-from vitscale.record.store import Damaged, Fenced, Store, Workdir
+from vitscale.record.store import Store
+from vitscale.record.workdir import Damaged, Fenced, Workdir
 
 
 @pytest.fixture

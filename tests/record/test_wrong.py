@@ -19,8 +19,8 @@ from vitscale.launch.worker import train_trial
 from vitscale.plan.config import TrainConfig
 from vitscale.record.misclassified import Misclassified, decode, encode
 from vitscale.record.outcome import Outcome
-from vitscale.record.store import Damaged, Store
-from vitscale.record.workdir import Workdir
+from vitscale.record.store import Store
+from vitscale.record.workdir import Damaged, Workdir
 from vitscale.train.loop import SMALL_BYTES, last_state, train
 
 torch.set_num_threads(1)

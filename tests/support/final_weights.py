@@ -11,7 +11,8 @@ from vitscale.launch.resources import Resources
 from vitscale.launch.worker import train_trial
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.study import Study, to_json
-from vitscale.record.store import PLAN, Store
+from vitscale.record.store import Store
+from vitscale.record.study_files import PLAN
 from vitscale.record.workdir import Workdir
 from vitscale.train import checkpoint
 from vitscale.train.model import build_model

@@ -8,7 +8,9 @@ import pytest
 
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.rows import encode
-from vitscale.record.store import ClaimedByOther, Fenced, Store, Workdir
+from vitscale.record.store import Store
+from vitscale.record.trial_files import ClaimedByOther
+from vitscale.record.workdir import Fenced, Workdir
 
 ROWS = (
     {"epoch": 1.0, "step": 5.0, "loss": 0.25},

@@ -11,7 +11,7 @@ from conftest import NARROW
 
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Row
-from vitscale.record.store import Workdir
+from vitscale.record.workdir import Workdir
 from vitscale.train.loop import TIMING, train
 
 TINY: dict[str, Any] = {"width": 8, "depth": 1, "heads": 2, "patch_size": 4}

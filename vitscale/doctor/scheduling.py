@@ -28,14 +28,16 @@ NUM_PACKED = 4
 
 def nodes(machine: Machine) -> Finding:
     """Resources of each node; that vitscale is on it, in this version, and sees the store."""
-    from vitscale.launch.ray_tune import ask_nodes, cluster, resources_of_nodes
+    from vitscale.launch.cluster import cluster
+    from vitscale.launch.nodes import ask_nodes, await_slots, resources_of_nodes
     from vitscale.record.provenance import provenance
 
     gpus = 1.0 if machine.on_gpu else 0.0
     resources = Resources(address=machine.address, gpus_per_trial=gpus)
     with _stop_later(machine) as stop, scratch(machine) as folder:
         folder.write("seen", (name := uuid.uuid4().hex).encode())
-        with cluster(resources, _no_log, stop) as slots:
+        with cluster(resources, _no_log):
+            slots = await_slots(resources, stop)
             listed = resources_of_nodes()
             answers = ask_nodes(_report, folder, name, timeout_s=WAIT_S)
     wrong = [f"{node}: {why}" for node, why in _wrong(answers, provenance()["versions"])]
@@ -112,7 +114,9 @@ def packed(machine: Machine) -> Finding:
 
 def run_packed(configs: Sequence[TrainConfig], store: Store, machine: Machine) -> None:
     """Trains the trials on a Ray of its own, of which each gets a quarter of a device."""
-    from vitscale.launch.ray_tune import cluster, run_trials
+    from vitscale.launch.cluster import cluster
+    from vitscale.launch.nodes import await_slots
+    from vitscale.launch.tune import Run
 
     share = 1 / NUM_PACKED
     resources = (
@@ -122,7 +126,8 @@ def run_packed(configs: Sequence[TrainConfig], store: Store, machine: Machine) -
     )
     slug, events, stop = "doctor", queue.Queue[Event](), threading.Event()
     with store.drive(slug) as attempt, cluster(resources, _no_log):
-        run_trials(configs, store, slug, attempt, resources, events, stop, _no_log)
+        await_slots(resources, stop)  # refuses what does not fit
+        Run(configs, store, slug, attempt, resources, events, stop, _no_log).train()
 
 
 def _no_log() -> contextlib.AbstractContextManager[TextIO]:

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -89,7 +90,7 @@ def run(
     sample = study.stand_in() if isinstance(study, Search) else study
     check(sample)
     if resources.address:
-        from vitscale.launch.ray_tune import check_cluster
+        from vitscale.launch.cluster import check_cluster
 
         check_cluster(resources.address)
     else:
@@ -194,6 +195,7 @@ class Driver:
         self.trials_shown = False  # whether MLflow has all rows of all trials
         self.folder = store.study(study.slug)
         self.num_faults = 0  # of machines, in this start
+        self.num_restarts: Counter[str] = Counter()  # as in tune.Run
         # trial id -> why it is missing, where the store could not record it
         self.reasons: dict[str, str] = {}
         self.orphaned: set[str] = set()  # trials that had no trunk or parent to start from
@@ -246,7 +248,9 @@ class Driver:
             # the cluster is lost, or Ray failed: completed trials are safe and worth a report
             except Exception as error:
                 stopped_by = f"{type(error).__name__}: {error}".splitlines()[0]
-                head_lost = _is_head_lost(error)
+                from vitscale.launch.cluster import HeadLost
+
+                head_lost = isinstance(error, HeadLost)
             try:
                 self.store.check_drives(self.study.slug)
                 read = read_trials(self.study, self.store, known)
@@ -387,14 +391,16 @@ class Driver:
 
     def _train(self, known: Mapping[str, Outcome]) -> None:
         """Trains until every trial has an outcome and, in a search, no round is left."""
-        from vitscale.launch.ray_tune import check_nodes, cluster, kinds_of_gpus
+        from vitscale.launch.cluster import cluster
+        from vitscale.launch.nodes import await_slots, check_nodes, kinds_of_gpus
 
         events: queue.Queue[Event] = queue.Queue()
         where = (
             f"joining Ray at {self.resources.address}" if self.resources.address else "starting Ray"
         )
         self.console.print(f"{where}, log {self.folder.address(RAY_LOG)}")
-        with cluster(self.resources, self._log, self.stop, self.console.print) as slots:
+        with cluster(self.resources, self._log):
+            slots = await_slots(self.resources, self.stop, self.console.print)
             if self.stop.is_set():
                 return
             if self.resources.address:
@@ -425,7 +431,8 @@ class Driver:
         held by another study, or waiting for nodes that have left, are tried again until they are
         done.
         """
-        from vitscale.launch.ray_tune import awaited, run_trials
+        from vitscale.launch.nodes import missing_nodes
+        from vitscale.launch.tune import Run
 
         todo = self._to_do(known)
         pinned = pins(todo, self.store, self.study.parents)
@@ -458,9 +465,9 @@ class Driver:
                     ]
                     try:
                         if configs and not self.stop.is_set():
-                            if what := awaited(where):
-                                self.console.print(f"waiting for nodes: {what}; Ctrl-C stops")
-                            left |= run_trials(
+                            if lack := missing_nodes(where):
+                                self.console.print(f"waiting for nodes: {lack}; Ctrl-C stops")
+                            left |= Run(
                                 configs,
                                 self.store,
                                 self.study.slug,
@@ -471,7 +478,8 @@ class Driver:
                                 self._log,
                                 self.rounds.should_stop if self.rounds else None,
                                 pinned,
-                            )
+                                self.num_restarts,
+                            ).train()
                     finally:
                         events.join()
                 begun = [*wave, *(c for c in later if statuses[c.id] != Status.MISSING)]
@@ -539,20 +547,15 @@ class Driver:
         There, a trial that a machine failed has no outcome.
         """
         progress.update(event)
-        if event.trial_id in self.parents:  # in no table, and not in MLflow
-            if event.status in ("again", "crowded", "lost"):
-                self._warn_fault(event)
-            if event.status == "lost":
-                self._record_lost(event)
-            return
         if event.status in ("again", "crowded", "lost"):
             self._warn_fault(event)
         if event.status == "lost":
             self._record_lost(event)
-            self.mirror.put(event.trial_id, event.outcome)
-        elif event.status in DONE and not self.store.is_done(event.trial_id):
+        if event.trial_id in self.parents:  # in no table, and not in MLflow
+            return
+        if event.status in DONE and not self.store.is_done(event.trial_id):
             self._warn_unseen(event)
-        elif isinstance(event.status, Status):
+        elif isinstance(event.status, Status) or event.status == "lost":
             self.mirror.put(event.trial_id, event.outcome)
 
     def _warn_unseen(self, event: Event) -> None:
@@ -722,9 +725,3 @@ class Driver:
             self.console.print(
                 "        no results, since machines failed them: the same command tries them again"
             )
-
-
-def _is_head_lost(error: Exception) -> bool:
-    from vitscale.launch.ray_tune import HeadLost
-
-    return isinstance(error, HeadLost)

@@ -37,7 +37,6 @@ SOCKET = "session_2000-01-01_00-00-00_000000_{}/sockets/plasma_store"  # as Ray 
 LISTENER = "pymp-00000000/listener-00000000"  # as multiprocessing does
 SETTINGS = 4  # a type of frame of HTTP/2
 ANY_CLOCK = "VITSCALE_ANY_CLOCK"
-# the fact of a completed trial that identifies its images
 
 
 def check_fits(resources: Resources) -> None:

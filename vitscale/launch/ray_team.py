@@ -131,12 +131,12 @@ class TellingBackend(TorchConfig().backend_cls):  # type: ignore[misc]
 
 class Trainer(TorchTrainer):
     """Without Ray Train's process that frees what a killed controller held: it asks a dashboard,
-    and without one it frees nothing and never ends. The driver does it (_looking in ray_tune.py).
+    and without one it frees nothing and never ends. The driver does it (Teams in placement.py).
     """
 
     def _create_default_callbacks(self) -> list[Any]:
-        made = super()._create_default_callbacks()  # type: ignore[misc]
-        return [one for one in made if not isinstance(one, PlacementGroupCleanerCallback)]
+        callbacks = super()._create_default_callbacks()  # type: ignore[misc]
+        return [c for c in callbacks if not isinstance(c, PlacementGroupCleanerCallback)]
 
 
 def _fitted(task: TeamTask) -> Iterator[Event]:
@@ -198,11 +198,11 @@ def _cause(failure: TrainingFailedError, fault: str) -> str:
     """What ended a team, in a line: how a worker was lost, rather than that others missed it, which
     a fault may say that one of them has recorded.
     """
-    found = [*getattr(failure, "worker_failures", {}).values()]
-    found = found or [getattr(failure, "controller_failure", failure)]
-    found = [getattr(one, "health_check_failure", one) for one in found]
-    dead = [one for one in found if isinstance(one, ray.exceptions.RayActorError)]
-    return one_line(dead[0]) if dead else fault or one_line(found[0])
+    errors = [*getattr(failure, "worker_failures", {}).values()]
+    errors = errors or [getattr(failure, "controller_failure", failure)]
+    errors = [getattr(error, "health_check_failure", error) for error in errors]
+    deaths = [error for error in errors if isinstance(error, ray.exceptions.RayActorError)]
+    return one_line(deaths[0]) if deaths else fault or one_line(errors[0])
 
 
 def _await_news() -> None:
