@@ -168,7 +168,7 @@ def test_optima_of_the_demo_are_the_winners_of_its_search() -> None:
         assert arm == f"{winner['model']} {'AdamW' if winner['optimizer'] == 'adamw' else 'SGD'}"
         assert demo.OPTIMA[winner["model"], winner["optimizer"]] == tuple(winner["values"].values())
         assert winner["num_points"] == search.num and winner["seeds"] == list(search.seeds)
-        assert 0 <= winner["error_pct"] <= winner["runner_up"]["error_pct"]
+        assert 0 <= winner["value"] <= winner["runner_up"]["value"]
         base = {a.name: config for a, config in search.configs.items()}[arm].replace(
             **winner["values"]
         )

@@ -763,12 +763,12 @@ def repeats(
                 "point": t.point,
                 "trial_id": t.config.id,
                 **t.config.asdict(),
-                "error_pct": error(t.arm.name, t.config.seed),
+                "value": error(t.arm.name, t.config.seed),
             }
             for t in trials
         ]
     )
-    table["status"] = np.where(table["error_pct"] == 100, "diverged", "finished")
+    table["status"] = np.where(table["value"] == 100, "diverged", "finished")
     return Side(study, table, "A"), Side(study, table, "B")
 
 
@@ -826,7 +826,7 @@ def test_a_mean_over_other_lr_has_no_interval() -> None:
     told = side_by_side(Side(study, table, "A"), Side(study, table, "B"))
     assert np.isfinite(told["a"]["mean"]) and np.isfinite(told["a"]["median_low"])
     assert np.isnan([told["a"]["mean_low"], told["difference"]["mean_high"]]).all()
-    errors = table[table["arm"] == "A"]["error_pct"]  # no interval, but a spread
+    errors = table[table["arm"] == "A"]["value"]  # no interval, but a spread
     assert told["a"]["sd"] == pytest.approx(errors.std())
     (shown,) = (row for row in as_cells(told, ERROR) if row[0] == "sd error of finished (points)")
     assert shown[1] == f"{errors.std():.1f}" and shown[3] == ""

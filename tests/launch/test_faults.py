@@ -329,8 +329,8 @@ def test_faults_are_excluded_from_figures_and_denominators(faulty: Script) -> No
     table = pd.read_parquet(
         faulty.folder / "runs/studies/faulty-demo/report/trials.parquet"
     ).set_index("seed")
-    assert table["error_pct"].isna().to_dict() == {seed: seed in (3, 5) for seed in range(8)}
-    assert table.loc[[4, 6], "error_pct"].tolist() == [100.0, 100.0]
+    assert table["value"].isna().to_dict() == {seed: seed in (3, 5) for seed in range(8)}
+    assert table.loc[[4, 6], "value"].tolist() == [100.0, 100.0]
     summary = pd.read_parquet(faulty.folder / "runs/studies/faulty-demo/report/edf_summary.parquet")
     # seeds 0 to 2
     assert (summary["n"].item(), summary["missing"].item(), summary["not_counted"].item()) == (

@@ -306,9 +306,9 @@ def test_pairs_of_children_are_compared_within_parents(tmp_path: Path) -> None:
         for t in made.trials
     }
     trials = outcomes(made, read_trials(made, Store.open(tmp_path))).assign(status="finished")
-    trials["error_pct"] = trials["trial_id"].map(made_up)
+    trials["value"] = trials["trial_id"].map(made_up)
     for name in ("val_error_pct", "test_error_pct"):
-        trials[name] = trials["error_pct"]
+        trials[name] = trials["value"]
     trials.loc[(trials["arm"] == "all") & (trials["seed"] == 3), "status"] = "diverged"
     (row, *_) = pair_differences(Results(made, trials)).itertuples()
     of = {

@@ -334,7 +334,7 @@ def test_what_was_stopped_stays_stopped(searched: tuple[Search, Store], tmp_path
     read = read_trials(Rounds(search, store).study(), store)
     assert [read[i].status for i in ids] == ["missing", "stopped", "stopped", "missing"]
     table = outcomes(Rounds(search, store).study(), read).set_index("trial_id")
-    assert table.loc[ids[1], "error_pct"] == 50.0 and table.loc[ids[1], "epoch"] == 1.0
+    assert table.loc[ids[1], "value"] == 50.0 and table.loc[ids[1], "epoch"] == 1.0
 
 
 def test_asha_judges_the_trials_of_later_rounds(tmp_path: Path) -> None:
@@ -368,13 +368,11 @@ def test_winners_are_data_that_studies_can_read(searched: tuple[Search, Store]) 
     table = outcomes(study, read_trials(study, store))
     result = json.loads(json.dumps(search_result(Results(study, table))))
     assert result["search"] == "tiny_search-demo" and result["epochs"] == 1 and result["machines"]
-    best = table.groupby(["arm", "lr", "wd"])["error_pct"].mean()
+    best = table.groupby(["arm", "lr", "wd"])["value"].mean()
     for arm, key in (("P AdamW", ("P", "adamw")), ("C AdamW", ("C", "adamw"))):
         lr, wd = optima(result)[key]
         assert (
-            best[arm, lr, wd]
-            == best[arm].min()
-            == pytest.approx(result["winners"][arm]["error_pct"])
+            best[arm, lr, wd] == best[arm].min() == pytest.approx(result["winners"][arm]["value"])
         )
     assert "4 points for each model and optimizer, 2 seeds each, 1 epochs" in in_words(result)
     check_ended(study, store)
@@ -439,7 +437,7 @@ def test_a_search_survives_kills(tmp_path: Path) -> None:
         for place in places
     ]
     assert len(tables[0]) == 2 * 4 * 2 and set(tables[0]["status"]) == {"finished"}
-    columns = ["trial_id", "lr", "wd", "seed", "error_pct", "epoch"]
+    columns = ["trial_id", "lr", "wd", "seed", "value", "epoch"]
     pd.testing.assert_frame_equal(*(table[columns] for table in tables))
     assert plan_of(killed)["trials"] == plan_of(whole)["trials"]
     children = runs_of_experiment(f"sqlite:///{places[0]}/mlflow.db", "tiny_search-demo", "trial")
@@ -459,7 +457,7 @@ def opens_in_optuna(place: Path, table: pd.DataFrame) -> None:
     out = subprocess.run(
         [sys.executable, "-c", code, uri], capture_output=True, text=True, check=True
     ).stdout
-    means = table.groupby(["arm", "point"])["error_pct"].mean()
+    means = table.groupby(["arm", "point"])["value"].mean()
     values = json.loads(out.splitlines()[-1])
     assert len(values) == 2
     for name, shown in values.items():
@@ -479,7 +477,7 @@ def adopted(place: Path, copy: Path, table: pd.DataFrame) -> None:
     result = subprocess.run(command, cwd=copy, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     written = json.loads((copy / "search_spaces/tuned/demo.json").read_text())
-    means = table.groupby(["arm", "lr", "wd"])["error_pct"].mean()
+    means = table.groupby(["arm", "lr", "wd"])["value"].mean()
     for arm, winner in written["winners"].items():
         assert means[(arm, *winner["values"].values())] == means[arm].min()
 
@@ -495,7 +493,7 @@ def test_the_search_of_the_demo_runs_shortened(tmp_path: Path) -> None:
         assert (report / f"{name}.png").stat().st_size > 10_000
     table = pd.read_parquet(report / "trials.parquet")
     best = pd.read_csv(report / "search_best.csv").set_index(["arm", "rank"])["mean"]
-    for arm, errors in table.groupby("arm")["error_pct"]:
+    for arm, errors in table.groupby("arm")["value"]:
         assert best[arm, 1] == errors.min()
     assert mlflow_statuses(script, "tune_lr_wd-demo") == ["FINISHED"] * 20
     adopted(tmp_path, tmp_path / "copy", table)
@@ -523,4 +521,4 @@ def test_a_search_with_asha_stops_trainings_and_remembers(tmp_path: Path) -> Non
         (tmp_path / "runs/studies/tiny_search-demo/report/winners.json").read_text()
     )["winners"]
     for arm, winner in winners.items():
-        assert winner["error_pct"] == finished[finished["arm"] == arm]["error_pct"].min()
+        assert winner["value"] == finished[finished["arm"] == arm]["error_pct"].min()

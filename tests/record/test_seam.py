@@ -120,7 +120,6 @@ ALLOWED = {
     "doctor/tracking.py": {"tempfile.TemporaryDirectory"},
     "doctor/training.py": {"mkdir", "tempfile.TemporaryDirectory"},
     "cli/adoption.py": {"is_file", "mkdir", "read_text"},
-    "cli/commands.py": {"read_text", "write_text"},  # the page of `vitscale fields`
     "cli/fields.py": {"read_text"},
     "cli/process.py": {"os.fdopen", "os.open"},  # /dev/null
     "cli/project.py": {

@@ -280,7 +280,7 @@ def test_a_study_of_older_and_newer_trials_is_read_reported_and_shown(tmp_path: 
     read = read_trials(study, store)
     assert {trial_id: list(outcome.rows) for trial_id, outcome in read.items()} == written
     table, rows_table = outcomes(study, read), tidy(study, read)
-    assert table["error_pct"].notna().all() and table["val_ece_pct"].notna().sum() == len(plan) // 2
+    assert table["value"].notna().all() and table["val_ece_pct"].notna().sum() == len(plan) // 2
     assert "mixed" in write_report(
         Results(study, table, rows_table), Workdir(tmp_path / "report"), {}
     )
@@ -335,13 +335,13 @@ def test_tables_are_those_of_one_dictionary_per_row() -> None:
     table, expected = outcomes(study, read), pd.DataFrame(records)
     expected["point"] = expected["point"].astype("Int64")
     assert set(table) - set(expected) == {
-        "error_pct", "best_value", "diverged_step", "train_s"
+        "value", "best_value", "diverged_step", "train_s"
     }  # fmt: skip
     pd.testing.assert_frame_equal(table[list(expected)], expected)
     finished = expected["status"] == "finished"
-    assert (table["error_pct"][finished] == expected[metric][finished]).all()
-    assert set(table["error_pct"][expected["status"] == "failed"]) == {study.column.metric.worst}
-    assert table["error_pct"][expected["status"] == "missing"].isna().all()
+    assert (table["value"][finished] == expected[metric][finished]).all()
+    assert set(table["value"][expected["status"] == "failed"]) == {study.column.metric.worst}
+    assert table["value"][expected["status"] == "missing"].isna().all()
 
     rows_table, expected = tidy(study, read), pd.DataFrame(of_rows)
     expected["point"] = expected["point"].astype("Int64")
