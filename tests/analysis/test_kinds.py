@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,13 +11,15 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import scipy.stats
 from conftest import ROOT, Script
 from support.mlflow_runs import client
 
 from vitscale.analysis.arm_means import arm_means
-from vitscale.analysis.kinds import kind_of
+from vitscale.analysis.kinds import add_question, kind_of
 from vitscale.analysis.names import check_known_names
 from vitscale.analysis.results import Results
+from vitscale.analysis.stats.correction import holm
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.study import SearchInfo, Study, from_json, to_json
 from vitscale.plan.trial import Arm, Trial
@@ -196,6 +199,41 @@ def test_a_kind_of_ones_own_plans_runs_reports_and_shows_in_mlflow(tmp_path: Pat
     assert shown == dict(zip(table["arm"], table["seconds_per_epoch"], strict=True))
     again = script.run("--report")
     assert again.returncode == 0 and f"The dearest arm is {dearest}." in again.stdout
+
+
+def test_a_question_of_ones_own_is_registered_corrected_counted_and_answered(
+    tmp_path: Path,
+) -> None:
+    """From a study script: a comparison of arms of a standing kind, with a table and a figure."""
+    script = Script(tmp_path, OWN.with_name("own_question.py"), is_lean=True)
+    planned = script.run("--plan")
+    assert planned.returncode == 0, planned.stdout
+    said = "gain over the first arm (3 seeds per cell, 2 comparisons, Holm)"
+    assert said in planned.stdout, planned.stdout
+    result = script.run()
+    assert result.returncode == 0, result.stdout
+    folder = tmp_path / "runs" / "studies" / "own_question-demo"
+    table = pd.read_parquet(folder / "report" / "gain.parquet")
+    values = pd.read_parquet(folder / "report" / "trials.parquet").groupby("arm")["value"]
+    of = {arm: numbers.to_numpy() for arm, numbers in values}
+    tests = [scipy.stats.ttest_ind(of[a], of["depth 1"], equal_var=False) for a in table["a"]]
+    assert table["a"].tolist() == ["depth 2", "depth 3"]
+    assert table["difference_p"].tolist() == pytest.approx([test.pvalue for test in tests])
+    assert table["difference_p_holm"].tolist() == pytest.approx(holm(table["difference_p"]))
+    assert "Arms against the first, error on val: lower in " in result.stdout
+    assert (folder / "report" / "gains.png").stat().st_size > 1000
+    registered = json.loads((folder / "plan.json").read_text())["comparisons"]["gain"]
+    assert [one["weights"] for one in registered] == [
+        {"depth 2": 1, "depth 1": -1},
+        {"depth 3": 1, "depth 1": -1},
+    ]
+
+
+def test_a_question_with_a_name_that_is_taken_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"of its own, but got .*arm_means"):
+        add_question("repeats", tables=[arm_means])
+    with pytest.raises(ValueError, match=r"among .*kind='none'"):
+        add_question("none")
 
 
 def test_kind_is_required() -> None:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
-from vitscale.analysis import repeats, shapes
+from vitscale.analysis import registry, repeats, shapes
 from vitscale.analysis.distribution import words as distribution
-from vitscale.analysis.kind import Kind
+from vitscale.analysis.kind import Draw, Kind, Table, named
 from vitscale.analysis.profile import words as profile
+from vitscale.analysis.results import Results
 from vitscale.analysis.scaling import words as scaling
 from vitscale.analysis.search import words as search
+from vitscale.plan.comparisons import Compared
+from vitscale.plan.questions import COMPARED
+from vitscale.plan.spelling import shown
 from vitscale.plan.study import Study
 
 ROOMS = (distribution, repeats, shapes, scaling, profile, search)
@@ -24,6 +31,36 @@ def register(kind: Kind) -> Kind:
     if KINDS.setdefault(kind.name, kind) is not kind:
         raise ValueError(f"a kind must have a name of its own, but got (name={kind.name!r})")
     return kind
+
+
+def add_question(
+    kind: str,
+    *,
+    tables: Sequence[Table] = (),
+    figures: Sequence[Draw] = (),
+    compared: Mapping[str, Compared] = MappingProxyType({}),
+    answers: Mapping[str, Callable[[Results], list[str]]] = MappingProxyType({}),
+) -> None:
+    """Adds tables and figures to a kind, from the study script that needs them.
+
+    A study asks for them by the names of the functions. `compared`: table -> its comparisons of
+    arms, from which its rows (`comparisons.table_of`), Holm's correction, the power that --plan
+    prints and what plan.json registers follow. `answers`: table -> its sentences in the headline.
+    Raises ValueError for an unknown kind and a name that is taken.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"a kind must be among ({', '.join(KINDS)}), but got (kind={kind!r})")
+    given, of = {**named(tables), **named(figures)}, KINDS[kind]
+    if taken := sorted(given.keys() & {*of.tables, *of.figures, *COMPARED}):
+        raise ValueError(f"a table or figure must have a name of its own, but got {shown(taken)}")
+    made = replace(
+        of,
+        tables={**of.tables, **named(tables)},
+        figures={**of.figures, **named(figures)},
+    )
+    KINDS[kind] = made
+    COMPARED.update(compared)
+    registry.OWN_ANSWERS.update(answers)
 
 
 def kind_of(study: Study) -> Kind:

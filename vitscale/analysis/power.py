@@ -2,7 +2,7 @@
 
 No outcome is read: apart from the numbers of runs, what determines the power is assumed, and the
 sentences state the assumptions. The power is that of one comparison at the first, strictest step of
-Holm's correction. `SENTENCES` has the sentences for the comparisons of each table.
+Holm's correction. `SENTENCES` are about tables that compare no arms, `COMPARED` about the others.
 """
 
 from __future__ import annotations
@@ -38,12 +38,8 @@ WIDER = 1.6  # times these sds, the second assumption: 0.4 for pairs
 
 def sentences(study: Study) -> list[str]:
     """What the plan can detect: sentences for each kind of comparison in the study's tables."""
-    return [
-        sentence
-        for name, say in SENTENCES.items()
-        if name in study.tables
-        for sentence in say(study)
-    ]
+    says = {**SENTENCES, **{name: _of_comparisons(name) for name in COMPARED}}
+    return [line for name, say in says.items() if name in study.tables for line in say(study)]
 
 
 def smallest_difference(
@@ -330,5 +326,4 @@ SENTENCES: dict[str, Callable[[Study], list[str]]] = {  # table -> what its test
     "tuning_budget": _of_tuning,
     "scaling_fit": of_laws,
     "seed_statistics": of_seeds,
-    **{name: _of_comparisons(name) for name in COMPARED},
 }

@@ -10,6 +10,7 @@ from vitscale.analysis.results import Results
 from vitscale.plan.questions import functions, of_kind
 
 Functions = dict[str, Callable[..., Any]]
+OWN_ANSWERS: Functions = {}  # of questions that study scripts add
 
 
 def tables(kind: str) -> Functions:
@@ -27,6 +28,7 @@ def answers(results: Results) -> list[str]:
     study, every = results.study, dict[str, Callable[[Results], list[str]]]()
     for of in of_kind(study.kind):
         every |= getattr(_module(of.module), "ANSWERS", {})
+    every |= OWN_ANSWERS
     asked = [answer for name, answer in every.items() if name in study.tables]
     return [sentence for answer in asked for sentence in answer(results)]
 
