@@ -26,9 +26,7 @@ from vitscale.plan.trial import Arm, Trial
 from vitscale.record.outcome import Outcome
 from vitscale.record.table import outcomes
 
-STUDIES = sorted(
-    path.stem for path in (ROOT / "studies").glob("[a-z]*.py") if path.stem != "tune_lr_wd"
-)
+STUDIES = sorted(path.stem for path in (ROOT / "studies").glob("[a-z]*.py"))
 OWN = ROOT / "tests" / "studies" / "own_kind.py"
 FIXED: dict[str, Any] = {"name": "made", "scale": "demo", "question": "?", "source": "none"}
 

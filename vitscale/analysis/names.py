@@ -6,18 +6,16 @@ from vitscale.plan.kinds import check_use
 from vitscale.plan.questions import of_kind
 from vitscale.plan.study import Study
 
-ASKED = ("search",)  # kinds with laws of their own about a plan
-
 
 def check_known_names(study: Study) -> None:
     """Raises ValueError as vitscale.analysis.kinds.check does, which it calls only for kinds of a
-    user's own, names that are not listed, and kinds that are ASKED.
+    user's own and names that are not listed.
 
     Also for what the kind would ignore, of which a stored study is still reported.
     """
     check_use(study)
     names = {name for of in of_kind(study.kind) for name in (*of.tables, *of.figures)}
-    if study.kind in ASKED or not names.issuperset((*study.figures, *study.tables)):
+    if not names.issuperset((*study.figures, *study.tables)):
         from vitscale.analysis.kinds import check
 
         check(study)

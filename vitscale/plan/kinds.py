@@ -38,6 +38,11 @@ def check_kind(study: Plan) -> None:
 
 def check_use(study: Plan) -> None:
     """Raises ValueError if the kind would ignore pairs or arms, which a stored study may have."""
+    if study.kind == "search" and (study.pairs or study.num_scrambles):
+        raise ValueError(
+            "a search must have no pairs and no scrambles, since its points are biased toward low "
+            f"values, but got (pairs={shown(study.pairs)}, num_scrambles={study.num_scrambles})"
+        )
     ignored = study.kind in ("repeats", "shapes", "scaling", "profile") and study.pairs
     if ignored and not compares_pairs(study):
         raise ValueError(

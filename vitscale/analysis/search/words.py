@@ -29,15 +29,6 @@ WHY = (
 )
 
 
-def check(study: Study) -> None:
-    """Raises ValueError if a search asks for what needs a sample of the space."""
-    if study.pairs or study.num_scrambles:
-        raise ValueError(
-            f"a search has no pairs and no scrambles: {WHY}, but got (pairs={study.pairs}, "
-            f"num_scrambles={study.num_scrambles})"
-        )
-
-
 def headline(results: Results) -> list[str]:
     """How far the search is, then the best point of each arm."""
     return [progress(results), *answer(results)]
@@ -220,7 +211,6 @@ KIND = Kind(
     tables=registry.tables("search"),
     figures=registry.figures("search"),
     because=WHY,
-    check=check,
     incomparable=f"arms compared must not be of a search: {WHY}",
     headline=headline,
     caveats=caveats,
