@@ -312,7 +312,7 @@ def _looks(study: Study, ledger: Ledger) -> list[str]:
     }[looks.rule]
     needs = f"a single test then needs p < {looks.threshold:.2g} for its n"
     if not looks.budget:
-        rule, needs = "all 5% error is spent", "nothing can be claimed anew"
+        rule, needs = "all 5% error is spent", "nothing new can be claimed"
     return [
         f"looks: {num or 'none'} so far{so_far}; the next, number {looks.number}, at "
         f"{max(planned.values())} per arm: {rule}; {needs}"

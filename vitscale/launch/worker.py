@@ -68,7 +68,7 @@ def train_trial(
             facts={"error": str(reason), "study": getattr(reason, "study", "")},
         )
     except Left:
-        raise  # in a process that ends: whoever trains the trial next continues from there
+        raise  # in a process that ends: the next process continues from there
     except Exception as error:
         line, text = one_line(error), traceback.format_exc()
         action = verdict(error, line, before, resources)

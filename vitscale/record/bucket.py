@@ -1,9 +1,9 @@
 """A folder of a store in a bucket: the operations of Workdir on objects, with leases as locks.
 
 A lock is an object that lists its holders. Each holder renews its entry (a count goes up) four
-times in a lease; whoever wants the lock and sees an entry unchanged for a whole lease, on its own
-monotonic clock, takes it away by a conditional write. So no clock is compared with another one. A
-holder on this machine whose process has ended is taken as gone at once.
+times in a lease. A process that wants the lock and sees an entry unchanged for a whole lease, on
+its own monotonic clock, takes it away by a conditional write. So no clock is compared with another
+one. A holder on this machine whose process has ended is taken as gone at once.
 
 A claim is fenced by the server: each write of a claimed folder first replaces claim.json on the
 condition that it is as this worker left it. Its worker renews it as a lease, and another study may

@@ -51,7 +51,7 @@ from vitscale.train.sources.images import describe_left_out
 from vitscale.train.step import TrainingStep
 
 # What a training loses by its checkpoints, at most, of the time (see Saver): large ones are written
-# less often than by the clock. On a CPU, whoever wants them more often than by default takes more.
+# less often than by the clock. On a CPU, a user who asks for more of them pays more.
 CHECKPOINT_EVERY_S = 5.0
 CHECKPOINT_SHARE, OFTEN_SHARE = 0.01, 0.05
 CHECK_EVERY = 50  # steps between two checks for a finite loss: each waits for the device
@@ -114,7 +114,7 @@ def train(
     others; with AT_END it keeps its final weights.
     `is_leaving` is asked before the first step, after each, and before each batch of an evaluation
     whether the process must end: then a checkpoint of what is new is written, and Left raised; an
-    evaluation begins anew. A training that has ended goes on. In a team, any process may have to
+    evaluation begins again. A training that has ended goes on. In a team, any process may have to
     end, and all leave; it is asked less often (see Parting), and not before batches that only some
     processes have.
 

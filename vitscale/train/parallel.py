@@ -67,7 +67,7 @@ class Team:
             model,
             device_ids=[torch.cuda.current_device()] if on_gpu else None,
             broadcast_buffers=False,
-            # Otherwise the buckets of gradients are laid out anew after the first step, also of a
+            # Otherwise the buckets of gradients are laid out again after the first step, also of a
             # resumed training, and the order in which three or more processes add depends on that.
             find_unused_parameters=self.size > 2,
         )

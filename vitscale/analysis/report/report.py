@@ -1,4 +1,4 @@
-"""The report of a study: figures, tables and one self-contained page, drawn anew at any time."""
+"""The report of a study: figures, tables and one self-contained page; it can be drawn again."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ Which rule holds for a look:
 
 All looks together may spend 5%. "anytime" looks share what the looks before them have left: nothing
 after a look at a whole plan, which has spent all of it. p is then not below that of the look that
-spent it: what was claimed there can be kept or given up, and nothing is claimed anew. A study that
+spent it: what was claimed there can be kept or given up, and nothing new is claimed. A study that
 is declared to be open, before its first look, leaves them a part: its first look spends OPEN_FIRST
 of the 5%, all others the rest.
 
