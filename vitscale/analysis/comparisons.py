@@ -293,8 +293,18 @@ def factorial_means(results: Results) -> pd.DataFrame:
 
 def sentences(results: Results, table: Callable[[Results], pd.DataFrame], what: str) -> list[str]:
     """How often a difference is shown, for each evaluation set, and the rows where they are few."""
+    said = []
+    for _, of in results.once(table).groupby("evaluation", sort=False):
+        said += verdicts(results, of, what)
+        if len(of) <= MAX_ROWS:
+            said.append(f"{'; '.join(_said(row, results.metric) for _, row in of.iterrows())}.")
+    return said
+
+
+def verdicts(results: Results, table: pd.DataFrame, what: str) -> list[str]:
+    """How often a difference is shown in a table of comparisons, for each evaluation set."""
     margin, metric, said = results.study.margin, results.metric, []
-    for on, of in results.once(table).groupby("evaluation", sort=False):
+    for on, of in table.groupby("evaluation", sort=False):
         shown, tested = of["difference_p_holm"] < ALPHA, int(of["difference_p"].notna().sum())
         lower, same = int((shown & (of["difference"] < 0)).sum()), 0
         within = "no difference shown"
@@ -306,20 +316,29 @@ def sentences(results: Results, table: Callable[[Results], pd.DataFrame], what: 
             f"of {len(of)} comparisons (p after Holm below 5%), {within} in "
             f"{tested - int(shown.sum()) - same}, no interval in {len(of) - tested}."
         )
-        if len(of) <= MAX_ROWS:
-            said.append(f"{'; '.join(_said(row, metric) for _, row in of.iterrows())}.")
     return said
+
+
+def estimate(row: pd.Series, name: str, metric: Metric, sign: str = "") -> str:
+    """A difference and its interval, in the unit of differences, which the text does not name."""
+    point, low, high = (row[f"{name}{end}"] for end in ("", "_low", "_high"))
+    if pd.isna(point):
+        return f"none ({row.get(f'{name}_method', row.get('method'))})"
+    ends = f"[{metric.number(low)}, {metric.number(high)}]" if pd.notna(low) else "(no interval)"
+    return f"{metric.number(point, sign=sign)} {ends}"
 
 
 def _said(row: pd.Series, metric: Metric) -> str:
     what = row["effect"] if "effect" in row else f"{row['a']} − {row['b']}"
-    low, high = row["difference_low"], row["difference_high"]
-    if pd.isna(low):
-        return f"{what}: no interval ({row['method']})"
-    point = metric.number(row["difference"], sign="+")
-    ends = f"[{metric.number(low)}, {metric.number(high)}] {metric.difference_unit}"
-    verdict = f", {row['verdict']}" if "verdict" in row else ""
-    return f"{what} {point} {ends}, {p_value(row['difference_p_holm'])}{verdict}"
+    return f"{what} {with_p(row, metric, '+')}{', ' + row['verdict'] if 'verdict' in row else ''}"
+
+
+def with_p(row: pd.Series, metric: Metric, sign: str = "") -> str:
+    """A difference with its interval, unit and corrected p."""
+    text = estimate(row, "difference", metric, sign)
+    if pd.isna(row["difference_low"]):
+        return text
+    return f"{text} {metric.difference_unit}, {p_value(row['difference_p_holm'])}"
 
 
 ANSWERS: dict[str, Callable[[Results], list[str]]] = {  # table -> its answer

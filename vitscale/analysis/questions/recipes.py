@@ -18,9 +18,8 @@ import numpy as np
 import pandas as pd
 
 from vitscale.analysis import estimates
-from vitscale.analysis.comparisons import ALPHA, Layout, table_of
+from vitscale.analysis.comparisons import ALPHA, Layout, table_of, with_p
 from vitscale.analysis.estimates import Contrast, contrast
-from vitscale.analysis.report.text import p_value
 from vitscale.analysis.results import Results
 from vitscale.plan.metrics import Metric
 
@@ -127,24 +126,12 @@ def sentences(results: Results) -> list[str]:
     changes = (simple[simple["winner"] != ""].groupby(["a", "b"])["winner"].nunique() > 1).any()
     verdict = "so the winner changes" if changes else "no change of winner is shown"
     parts = [
-        f"{_difference(row, results.metric)} on {row['evaluation']}"
-        for _, row in crossed.iterrows()
+        f"{with_p(row, results.metric)} on {row['evaluation']}" for _, row in crossed.iterrows()
     ]
     return [
         f"Lower {results.metric.label} (p after Holm below 5%): {'; '.join(verdicts)}; {verdict}.",
         f"Interaction of recipe and architecture: {'; '.join(parts)} (p after Holm).",
     ]
-
-
-def _difference(row: pd.Series, metric: Metric) -> str:
-    low, high = row["difference_low"], row["difference_high"]
-    if pd.isna(low):
-        return f"no interval ({row['method']})"
-    return (
-        f"{metric.number(row['difference'])} [{metric.number(low)}, {metric.number(high)}] "
-        f"{metric.difference_unit}, "
-        f"{p_value(row['difference_p_holm'])}"
-    )
 
 
 ANSWERS = {"recipe_interaction": sentences}

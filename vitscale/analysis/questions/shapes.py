@@ -21,7 +21,7 @@ import pandas as pd
 
 from vitscale.analysis import estimates
 from vitscale.analysis.cells import Cell, cells
-from vitscale.analysis.comparisons import ALPHA, Layout, table_of
+from vitscale.analysis.comparisons import Layout, estimate, table_of, verdicts
 from vitscale.analysis.published.tables import read
 from vitscale.analysis.results import Results
 from vitscale.plan.comparisons import CHOOSES
@@ -278,7 +278,7 @@ def branches_sentences(results: Results) -> list[str]:
     """
     table = results.once(branch_differences)
     what = "Parallel branches against as many pairs in sequence"
-    return [*_verdicts(table, what, results.metric), *_in_figure(results.study, table)]
+    return [*verdicts(results, table, what), *_in_figure(results.study, table)]
 
 
 def _in_figure(study: Study, table: pd.DataFrame) -> list[str]:
@@ -294,7 +294,8 @@ def _in_figure(study: Study, table: pd.DataFrame) -> list[str]:
             & (table["evaluation"] == many["evaluation"].iloc[0])
         ]
         parts = [
-            f"{row['branches']} branches {_interval(row, metric)}" for _, row in same.iterrows()
+            f"{row['branches']} branches {estimate(row, 'difference', metric, '+')}"
+            for _, row in same.iterrows()
         ]
         rule = f" (drop path by {key.drop_path_by})" if rules else ""
         sentences.append(
@@ -308,10 +309,9 @@ def effects_sentences(results: Results) -> list[str]:
     """How often LayerScale and longer training help."""
     table = results.once(layerscale_and_epochs)
     is_gain = table["factor"] == "layerscale"
-    metric = results.metric
     return [
-        *_verdicts(table[is_gain], "LayerScale", metric),
-        *_verdicts(table[~is_gain], "Longer training", metric),
+        *verdicts(results, table[is_gain], "LayerScale"),
+        *verdicts(results, table[~is_gain], "Longer training"),
     ]
 
 
@@ -319,48 +319,18 @@ def budgets_sentences(results: Results) -> list[str]:
     """More blocks or more width, for each pair on the first set."""
     table = results.once(blocks_or_width)
     first = table[table["evaluation"] == next(iter(reported(results.study)))]
+    if first.empty:
+        return []
+    metric = results.metric
     parts = [
-        f"{row['a']} − {row['b']} {_interval(row, results.metric)}" for _, row in first.iterrows()
+        f"{row['a']} − {row['b']} {estimate(row, 'difference', metric, '+')}"
+        for _, row in first.iterrows()
     ]
-    return (
-        [
-            *_verdicts(table, "More blocks against more width at about equal cost", results.metric),
-            (
-                f"{results.metric.label.capitalize()} on {first['evaluation'].iloc[0]}: "
-                f"{'; '.join(parts)} {results.metric.difference_unit}."
-            ),
-        ]
-        if parts
-        else []
-    )
-
-
-def _verdicts(table: pd.DataFrame, what: str, metric: Metric) -> list[str]:
-    what = f"{what}, {metric.label}"
     return [
-        _verdict(rows, what, str(name)) for name, rows in table.groupby("evaluation", sort=False)
+        *verdicts(results, table, "More blocks against more width at about equal cost"),
+        f"{metric.label.capitalize()} on {first['evaluation'].iloc[0]}: {'; '.join(parts)} "
+        f"{metric.difference_unit}.",
     ]
-
-
-def _verdict(table: pd.DataFrame, what: str, evaluation: str) -> str:
-    shown, tested = table["difference_p_holm"] < ALPHA, int(table["difference_p"].notna().sum())
-    lower, higher = (
-        int((shown & is_side).sum())
-        for is_side in (table["difference"] < 0, table["difference"] > 0)
-    )
-    return (
-        f"{what} on {evaluation}: lower in {lower} and higher in {higher} of {len(table)} "
-        "comparisons (p below 5% after Holm over the whole table), no difference shown in "
-        f"{tested - lower - higher}, no interval in {len(table) - tested}."
-    )
-
-
-def _interval(row: pd.Series, metric: Metric) -> str:
-    point, low, high = (row[f"difference{end}"] for end in ("", "_low", "_high"))
-    if pd.isna(point):
-        return f"none ({row['method']})"
-    ends = f"[{metric.number(low)}, {metric.number(high)}]" if pd.notna(low) else "(no interval)"
-    return f"{metric.number(point, sign='+')} {ends}"
 
 
 ANSWERS = {

@@ -17,7 +17,7 @@ from typing import cast
 import pandas as pd
 
 from vitscale.analysis import estimates
-from vitscale.analysis.comparisons import ALPHA, Layout
+from vitscale.analysis.comparisons import ALPHA, Layout, estimate
 from vitscale.analysis.report.text import p_value
 from vitscale.analysis.report.tooltips import arm_texts
 from vitscale.analysis.results import Results, panels
@@ -146,10 +146,9 @@ def between_models(table: pd.DataFrame, what: str, metric: Metric) -> list[str]:
 
 
 def _one_interaction(row: pd.Series, metric: Metric) -> str:
-    text = _at_length(row, "interaction", metric)
-    return (
-        text if pd.isna(row["interaction_p"]) else f"{text}, {p_value(row['interaction_p_holm'])}"
-    )
+    text = f"{row['epochs']} epochs {estimate(row, 'interaction', metric)}"
+    is_tested = pd.notna(row["interaction_p"])
+    return f"{text}, {p_value(row['interaction_p_holm'])}" if is_tested else text
 
 
 def by_model(table: pd.DataFrame, name: str, what: str, metric: Metric) -> list[str]:
@@ -157,16 +156,8 @@ def by_model(table: pd.DataFrame, name: str, what: str, metric: Metric) -> list[
     groups = list(table.groupby("model", sort=False))
     if len(groups) > MAX_GROUPS:
         return []
-    parts = {
-        str(model): [_at_length(row, name, metric) for _, row in rows.iterrows()]
-        for model, rows in groups
-    }
-    return [f"{model}, {what}: {'; '.join(of_model)}." for model, of_model in parts.items()]
-
-
-def _at_length(row: pd.Series, name: str, metric: Metric) -> str:
-    if pd.isna(row[name]):
-        return f"{row['epochs']} epochs none ({row[f'{name}_method']})"
-    low, high = (metric.number(row[f"{name}{end}"]) for end in ("_low", "_high"))
-    ends = f" [{low}, {high}]" if pd.notna(row[f"{name}_low"]) else ", no interval"
-    return f"{row['epochs']} epochs {metric.number(row[name])}{ends}"
+    said = []
+    for model, rows in groups:
+        of = [f"{row['epochs']} epochs {estimate(row, name, metric)}" for _, row in rows.iterrows()]
+        said.append(f"{model}, {what}: {'; '.join(of)}.")
+    return said
