@@ -521,4 +521,4 @@ def test_a_search_with_asha_stops_trainings_and_remembers(tmp_path: Path) -> Non
         (tmp_path / "runs/studies/tiny_search-demo/report/winners.json").read_text()
     )["winners"]
     for arm, winner in winners.items():
-        assert winner["value"] == finished[finished["arm"] == arm]["error_pct"].min()
+        assert winner["value"] == finished[finished["arm"] == arm]["value"].min()

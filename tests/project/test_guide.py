@@ -22,7 +22,7 @@ from vitscale.record.store import Store
 GUIDE = (ROOT / "docs/own-study.md").read_text()
 COMMAND = "python early_conv.py --data-root data"
 RUN = f"{COMMAND} --final-num 10"
-SHARED = ["arm", "point", "lr", "wd", "seed", "error_pct"]
+SHARED = ["arm", "point", "lr", "wd", "seed", "value"]
 
 
 def steps() -> list[tuple[str, str]]:
@@ -123,7 +123,7 @@ def test_the_guide_ends_with_what_is_true(tmp_path: Path) -> None:
     (pair,) = pd.read_parquet(report / "arm_comparison.parquet").to_dict("records")
     assert (pair["a"], pair["b"], pair["n_a"], pair["paired"]) == ("conv", "patchify", 10, True)
     assert pair["prob_a_lower"] >= 0.9 and pair["prob_p"] < 0.05
-    means = references.groupby("arm")["error_pct"].mean()
+    means = references.groupby("arm")["value"].mean()
     assert means["conv"] < means["patchify"] - 10 and (means < 70).all()  # chance is 90
 
 
@@ -132,7 +132,7 @@ def check_references(folder: Path, references: pd.DataFrame) -> None:
     asked = pd.read_parquet(folder / "runs/studies/tune_early_conv-flowers/report/trials.parquet")
     assert (asked["eval_split"] == "minival").all() and set(asked["seed"]) == {0}
     for arm, of_arm in asked.groupby("arm"):
-        best = of_arm[of_arm["error_pct"] == of_arm["error_pct"].min()]
+        best = of_arm[of_arm["value"] == of_arm["value"].min()]
         ours = references[references["arm"] == arm]
         assert sorted(ours["seed"]) == [1000, 1001, 1002, 1003] and ours["lr"].nunique() == 1
         assert (ours["lr"].iloc[0], ours["wd"].iloc[0]) in set(

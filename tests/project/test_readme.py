@@ -135,11 +135,11 @@ def test_the_demo_learns_and_ends_with_figure_report_and_page(folder: Path) -> N
     assert len(trials) == 72
     assert (trials["status"] != "missing").all() and (trials["status"] != "failed").all()
     _, earlier, trained = of_the_demo()
-    now = trials.set_index("trial_id")["error_pct"]
+    now = trials.set_index("trial_id")["value"]
     apart = [now[i] - earlier[i].rows[-1]["val_ema_error_pct"] for i in trained]
     assert len(trained) == (72 if WHOLE else 12)
     assert np.median(np.abs(apart)) <= 1  # 0 on the same kind of processor
-    references = trials[trials["point"].isna()].groupby("arm")["error_pct"].mean()
+    references = trials[trials["point"].isna()].groupby("arm")["value"].mean()
     assert references["ViT_C AdamW"] < 6 and references["ViT_C SGD"] < 6
     assert (references < 15).all()
     assert set(trials.groupby("arm").size()) == {18}
@@ -227,7 +227,7 @@ def test_the_study_of_the_readme_runs_to_figure_and_comparison(tmp_path: Path) -
     (pair,) = pd.read_parquet(report / "arm_comparison.parquet").to_dict("records")
     assert (pair["a"], pair["b"], pair["n_a"], pair["paired"]) == ("AdamW", "SGD", 8, False)
     trials = pd.read_parquet(report / "trials.parquet")
-    medians = trials.groupby("arm")["error_pct"].median()
+    medians = trials.groupby("arm")["value"].median()
     assert (medians < 60).all()  # both have learned: chance is 90
 
 
