@@ -29,6 +29,7 @@ from vitscale.plan.study import Study, from_json, to_json
 from vitscale.plan.trial import Trial
 from vitscale.record.cleanup import clean, survey
 from vitscale.record.outcome import Status
+from vitscale.record.overview import overview
 from vitscale.record.store import Store
 from vitscale.record.table import outcomes, read_trials
 from vitscale.record.trial_info import describe, readable_plans
@@ -257,6 +258,12 @@ def test_a_store_keeps_the_weights_from_which_planned_trials_start(tmp_path: Pat
     assert shown["parent"] == {"trial_id": parent.id, "status": "finished"}
     assert {of["trial_id"] for of in of_parent["branches"]} == {one.id, other.id}
     assert of_parent["parent_in"] == [made.slug] and of_parent["planned_by"] == []
+
+    (state,), _ = overview(store)
+    files = [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    of_study = [f for f in files if not f.is_symlink() and {"trials", made.slug} & {*f.parts}]
+    assert state.num_bytes == sum(path.stat().st_size for path in of_study)
+    assert state.checkpoint_bytes > 0
 
     put(store, dataclasses.replace(study(CHILD, parents=()), name="children"))
     waste = survey(store)

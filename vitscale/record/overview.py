@@ -89,7 +89,8 @@ def _study_state(
 ) -> StudyState | None:
     """The state of one study; adds the trials it reads to `known`, since studies share trials."""
     trials, stopped = [], store.asked(slug).get("stopped", {})
-    entries = store.plan(slug)["trials"]
+    plan = store.plan(slug)
+    entries = plan["trials"]
     ids = [entry["id"] for entry in entries]
     states = {i: all_files[i][ROWS] for i in ids if ROWS in all_files.get(i, {})}
     index = Index(store, slug, ids, states, with_rows=False)
@@ -101,16 +102,19 @@ def _study_state(
             if trial_id in stopped
             else known[trial_id]
         )
+    # parents are no trials, but their weights are the study's
+    parents = [all_files.get(entry["id"], {}) for entry in plan.get("parents", ())]
     own = files.get(PLAN, FileState(0, 0.0))  # deleted since
-    own_bytes = sum(file.num_bytes for file in files.values())
+    own_bytes = _size(files)
     counts = {status.value: sum(trial.status is status for trial in trials) for status in Status}
     looks, final_num = _looks(store, slug, files)
     return StudyState(
         slug,
         len(trials),
         **counts,
-        num_bytes=own_bytes + sum(trial.num_bytes for trial in trials),
-        checkpoint_bytes=sum(trial.checkpoint_bytes for trial in trials),
+        num_bytes=own_bytes + sum(trial.num_bytes for trial in trials) + sum(map(_size, parents)),
+        checkpoint_bytes=sum(trial.checkpoint_bytes for trial in trials)
+        + sum(map(_checkpoint_size, parents)),
         changed_s=max([own.changed_s, *(trial.changed_s for trial in trials)]),
         driver_alive=alive[slug],
         trunks=tuple(branch_steps(entries, ids)),
@@ -148,12 +152,19 @@ def _trial_state(
 ) -> TrialState:
     return TrialState(
         _status(index, trial_id, alive, files),
-        sum(file.num_bytes for file in files.values()),
-        sum(
-            file.num_bytes for name, file in files.items() if name.startswith((CHECKPOINT, PINNED))
-        ),
+        _size(files),
+        _checkpoint_size(files),
         max((file.changed_s for file in files.values()), default=0.0),
     )
+
+
+def _size(files: Mapping[str, FileState]) -> int:
+    return sum(file.num_bytes for file in files.values())
+
+
+def _checkpoint_size(files: Mapping[str, FileState]) -> int:
+    kept = (CHECKPOINT, PINNED)
+    return sum(file.num_bytes for name, file in files.items() if name.startswith(kept))
 
 
 def _status(
