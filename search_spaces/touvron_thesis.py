@@ -4,8 +4,10 @@ from search_spaces.recipes import A2, DEIT, Recipe, stated, unstated
 from search_spaces.vit import SHAPES
 
 _SAME = {
+    **stated("thesis, section 6.3.4", epochs=300),
     **stated(
-        "thesis, section 6.3.4: 300 epochs and the same batch size", epochs=300, batch_size=2048
+        "thesis, Table 6.1, column Wightman et al.; section 6.3.4 says that both have the same",
+        batch_size=2048,
     ),
     **unstated("256 images share a draw of mixup, as on each of 8 GPUs", mix_groups=8),
 }
@@ -51,6 +53,7 @@ CELLS: dict[tuple[str, str], dict[str, object]] = {
 }
 # what of A2 was chosen: a sentence for notes
 A2_CHOICES = (
-    "A2 as in the thesis, Table 6.1; drop path 0.05, its rule and BatchNorm's statistics over 256 "
-    "images are not stated there and were chosen. "
+    "A2 as in the thesis, Table 6.1; three augmentations of an image (as in DeiT), drop path "
+    "0.05, its rule and BatchNorm's statistics over 256 images are not stated there and were "
+    "chosen. "
 )

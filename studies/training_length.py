@@ -6,7 +6,7 @@ al. 2021, Figure 2 (seed 0 alone). All trials are trials of optimizer_stability.
 has those, this one trains nothing and only reports.
 
     python studies/training_length.py  # 40 trials on digits, all of optimizer_stability
-    python studies/training_length.py --scale imagenet --plan  # the paper's 36 trials, about 6,450
+    python studies/training_length.py --scale imagenet --plan  # the paper's 36 trials, about 6,400
     V100-hours
 """
 

@@ -26,6 +26,7 @@ from vitscale.record.outcome import Outcome
 from vitscale.record.store import Store
 from vitscale.train import evaluate as stage
 from vitscale.train.evaluate import model_with
+from vitscale.train.model import build_model
 
 torch.set_num_threads(1)
 
@@ -155,6 +156,33 @@ def test_learned_positions_are_resampled_for_another_resolution(
     assert torch.allclose(positions[:, 1:], torch.ones(1))
     results = evaluate_study(study, store, [Evaluation(split="val", resolution=16)], cpu())
     assert [r.status for r in results] == ["done"] * 3 + ["diverged"]
+
+
+@pytest.mark.parametrize(
+    ("name", "num_prefix"),
+    [("cait_xxs24_224", 0), ("convit_tiny", 0), ("deit_tiny_distilled_patch16_224", 2)],
+)
+def test_positions_of_a_timm_model_are_resampled_in_rows(name: str, num_prefix: int) -> None:
+    """2x2 to 3x3 patches: row numbers stay row numbers, tokens before the patches stay."""
+    config = TrainConfig(model=f"timm:{name}", resolution=32)
+    weights = build_model(config).state_dict()
+    assert weights["pos_embed"].shape[1] == num_prefix + 4
+    weights["pos_embed"][:, :num_prefix] = 7.0
+    weights["pos_embed"][:, num_prefix:] = torch.tensor([0.0, 0.0, 1.0, 1.0])[:, None]
+    model = model_with(weights, config.replace(resolution=48)).eval()
+    positions = model.state_dict()["pos_embed"]
+    assert (positions[:, :num_prefix] == 7).all()
+    rows = positions[0, num_prefix:, 0].reshape(3, 3)
+    assert torch.allclose(rows, rows[:, :1]) and torch.isclose(rows[1, 0], torch.tensor(0.5))
+    assert rows[0, 0] < 0.5 < rows[2, 0]
+    assert torch.isfinite(model(torch.zeros(1, 1, 48, 48))).all()
+
+
+def test_positions_that_timm_does_not_resample_are_refused() -> None:
+    config = TrainConfig(model="timm:pit_ti_224", resolution=32)
+    weights = build_model(config).state_dict()
+    with pytest.raises(ValueError, match=r"must fit .*pit_ti_224', resolution=48: pos_embed\)$"):
+        model_with(weights, config.replace(resolution=48))
 
 
 def folder_set(root: Path, name: str, classes: tuple[str, ...]) -> None:

@@ -16,6 +16,7 @@ from support.mlflow_runs import mlflow_statuses
 from support.scripts import plan, script, shortened
 
 from search_spaces import cifar, demo, fashion, touvron_thesis, xiao2021
+from search_spaces.recipes import XIAO2021_PEAK_CNN, XIAO2021_PEAK_VIT
 from search_spaces.space import Space
 from vitscale.analysis.kinds import check
 from vitscale.analysis.questions.recipes import cells as interaction_cells
@@ -105,6 +106,20 @@ def test_training_length_trains_nothing_that_optimizer_stability_does_not(scale:
     assert ids(part) < ids(plan("optimizer_stability", scale))
     best = {("regnety" in t.config.model, t.config.optimizer) for t in part.trials}
     assert best <= {(True, "sgd"), (False, "adamw")}
+
+
+def test_18_errors_of_table_2_of_xiao2021_are_those_of_trials() -> None:
+    """Its recipe (section 6) has the optima of Table 4 for six models, and others for three."""
+    peak = {
+        TrainConfig(**{**recipe.fields, **xiao2021.MODELS[model], **other}).id: model
+        for recipe in (XIAO2021_PEAK_CNN, XIAO2021_PEAK_VIT)
+        for model in recipe.sizes
+        for other in ({**xiao2021.HELD_OUT, "epochs": epochs} for epochs in (100, 200, 400))
+    }
+    shared = ids(plan("training_length", "imagenet")) & peak.keys()
+    regnets = {"RegNetY-1GF", "RegNetY-4GF", "RegNetY-16GF"}
+    assert len(shared) == 18
+    assert {peak[i] for i in shared} == {"ViT_P-18GF", "ViT_C-4GF", "ViT_C-18GF", *regnets}
 
 
 @pytest.mark.parametrize("scale", SCALES)

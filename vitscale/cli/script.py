@@ -423,8 +423,8 @@ def add_published(parser: argparse.ArgumentParser) -> None:
         "--published",
         action="store_true",
         help=(
-            "draw the papers' numbers behind ours where a figure has published ones; they are from "
-            "other data and models, so they are context and no target"
+            "draw the papers' numbers behind ours where a figure has published ones; but for scale "
+            "imagenet they are from other data and models, so they are context and no target"
         ),
     )
 

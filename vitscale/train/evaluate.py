@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -91,14 +92,14 @@ def model_with(weights: dict[str, torch.Tensor], config: TrainConfig) -> nn.Modu
     model = build_model(config)
     own, weights = model.state_dict(), dict(weights)
     if "pos_embed" in own and own["pos_embed"].shape != weights["pos_embed"].shape:
+        grid = getattr(getattr(model, "patch_embed", None), "grid_size", None)
         if config.model == "vit" and config.pos_embed == "sincos":
             weights["pos_embed"] = own["pos_embed"]
-        else:
-            embed: Any = model
+        elif grid and own["pos_embed"].dim() == 3:  # (1, tokens, width); timm resamples no other
             weights["pos_embed"] = resample_abs_pos_embed(
                 weights["pos_embed"],
-                new_size=list(embed.patch_embed.grid_size),
-                num_prefix_tokens=0 if embed.no_embed_class else embed.num_prefix_tokens,
+                new_size=list(grid),
+                num_prefix_tokens=own["pos_embed"].shape[1] - math.prod(grid),
             )
     other = [name for name in own if name not in weights or own[name].shape != weights[name].shape]
     if other or own.keys() != weights.keys():

@@ -28,23 +28,25 @@ HOLLOW: dict[str, Any] = {"markerfacecolor": "white", "markeredgewidth": 1.0, "m
 BAR: dict[str, Any] = {"color": GREY, "alpha": 0.45, "solid_capstyle": "butt", "zorder": 1.4}
 THESIS = "H. Touvron's thesis, 2022"
 _SPREAD = "mean ± sd, lowest to highest, star: seed 0"
+_SAME_LR = (
+    " Table 2 has the lr and wd of our trials for RegNetY, ViT_P-18GF, ViT_C-4GF and ViT_C-18GF, "
+    "and others for ViT_P-1GF, ViT_P-4GF and ViT_C-1GF."
+)
 _SHIFTED = " Shifted so that the means agree; same scale as our axis."
 # Figure -> what is drawn behind it; what its note adds on the papers' data; and on other data.
 SOURCES = {
     "training_length": (
-        "Xiao et al. 2021, ImageNet, same marks as ours: joined, Table 2, with its own lr and "
-        "wd; alone, section 5.1 on Figure 2. One run each, no interval.",
-        "",
-        " Their smallest models; their 400 epochs are aligned with our longest training.",
+        "Xiao et al. 2021, ImageNet, same marks as ours: joined, Table 2; alone, section 5.1 on "
+        "Figure 2. One run each, no interval.",
+        _SAME_LR,
+        " Table 2 has its own lr and wd. Their smallest models; their 400 epochs are aligned with "
+        "our longest training.",
     ),
     "optimizer_stability": (
         "Xiao et al. 2021, ImageNet: gaps, on their own axis; those of section 5.2 are given in "
         "words, for larger models and longer schedules; those of 4GF are from Table 3, 50 epochs. "
         "One run each.",
-        (
-            " Alone: Table 3. Dotted: Table 2, AdamW for ViTs and SGD for RegNetY, with its own "
-            "lr and wd."
-        ),
+        " Alone: Table 3. Dotted: Table 2, AdamW for ViTs and SGD for RegNetY." + _SAME_LR,
         "",
     ),
     "edf_panels": (

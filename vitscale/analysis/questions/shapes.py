@@ -79,7 +79,7 @@ def shape_cells(results: Results) -> pd.DataFrame:
     `lr_at_edge`: the chosen lr is the lowest or the highest of the grid, which may then be too
     narrow for this shape. Multiply-adds are per image at its resolution. Peak memory, where
     measured, is that of training, not that of inference as in Table 3 of Touvron et al. 2022, which
-    no study measures.
+    the study throughput measures.
     """
     rows = []
     for cell in results.once(all_shapes).values():
