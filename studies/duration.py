@@ -6,7 +6,7 @@ two cannot be told apart there: imagenet has four trainings that keep them. The 
 drop path alone: whether it costs a short training of ViT_P more than a long one, as Figure 5.8 has
 it for another model.
 
-    python studies/duration.py  # 60 trials on digits, 15 of them of optimizer_stability: minutes
+    python studies/duration.py  # 60 trials on digits, 15 of optimizer_stability: 6 minutes
     python studies/duration.py --scale imagenet --plan  # the 14 trials of Table 6.15, and 4
 """
 
