@@ -54,6 +54,11 @@ COUNTS = {
     ("finetune", "demo"): (2 * 4 + 1) * 15,
     ("finetune", "cifar"): (2 * 3 + 1) * 10,
     ("finetune", "imagenet"): 3 * 3 * 2,
+    # thesis, Table 6.15: four lengths of S, B and L, two of H; ours are two lengths of S and B at
+    # the weight decay and drop path of 400 epochs
+    ("duration", "demo"): 2 * 3 * 10,
+    ("duration", "cifar"): 2 * 3 * 10,
+    ("duration", "imagenet"): 3 * 4 + 2 + 2 * 2,
     # Touvron et al. 2022: Figure 1 has 12 shapes, 2 has 8, 3 has 4 more, Table 2 has 6 more; B12x1
     # at 5 seeds.
     ("depth_vs_width", "demo"): 9 * 3 * 5,
@@ -70,7 +75,13 @@ COUNTS = {
     ("throughput", "imagenet"): 28 + 8 + 5 + 11,
 }
 SCALES = ("demo", "cifar", "imagenet")
-REPEATS = ("optimizer_stability", "training_length", "seed_distribution", "recipe_vs_architecture")
+REPEATS = (
+    "optimizer_stability",
+    "training_length",
+    "duration",
+    "seed_distribution",
+    "recipe_vs_architecture",
+)
 
 
 def ids(study: Study) -> set[str]:
@@ -120,6 +131,27 @@ def test_18_errors_of_table_2_of_xiao2021_are_those_of_trials() -> None:
     regnets = {"RegNetY-1GF", "RegNetY-4GF", "RegNetY-16GF"}
     assert len(shared) == 18
     assert {peak[i] for i in shared} == {"ViT_P-18GF", "ViT_C-4GF", "ViT_C-18GF", *regnets}
+
+
+@pytest.mark.parametrize("scale", ["demo", "cifar"])
+def test_durations_without_drop_path_are_cells_of_optimizer_stability(scale: str) -> None:
+    """Three lengths at its five seeds."""
+    study = plan("duration", scale)
+    shared = ids(study) & ids(plan("optimizer_stability", scale))
+    kept = {t.config.id for t in study.trials if t.config.drop_path == 0}
+    assert len(shared) == 3 * 5 and shared < kept
+
+
+def test_durations_of_the_thesis_have_its_weight_decay_and_drop_path() -> None:
+    """Thesis, Table 6.14 and section 6.4; ours keep the values of 400 epochs."""
+    base = {"ViT-S": 0.0, "ViT-B": 0.1, "ViT-L": 0.4, "ViT-H": 0.5}
+    more = {300: 0.0, 400: 0.0, 600: 0.05, 800: 0.1}
+    for trial in plan("duration", "imagenet").trials:
+        model, _, kept = str(trial.arm.factors["model"]).partition(" ")
+        config, longer = trial.config, trial.config.epochs > 400 and not kept
+        assert config.wd == (0.05 if longer else 0.02)
+        assert config.drop_path == pytest.approx(base[model] + longer * more[config.epochs])
+        assert (config.augment, config.resolution, config.lr) == ("3augment", 224, 3e-3)
 
 
 @pytest.mark.parametrize("scale", SCALES)
