@@ -415,7 +415,7 @@ def test_effects_of_layerscale_and_length_and_of_blocks() -> None:
     outcomes = outcomes_of(study, error)
     table = shapes.layerscale_and_epochs(Results(study, outcomes))
     assert len(table) == 2 * 4 * 2 and set(table["shape"]) == {"S12x1", "S6x2"}
-    (power_of_plan,) = power._of_comparisons("layerscale_and_epochs")(study)
+    (power_of_plan,) = power._of_comparisons(study, "layerscale_and_epochs")
     assert f"{len(table)} comparisons" in power_of_plan
     truth = np.where(table["effect"].str.startswith("LayerScale"), -2.0, -1.0)
     assert table["difference"].to_numpy() == pytest.approx(truth, abs=0.05)

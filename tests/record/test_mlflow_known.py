@@ -371,13 +371,13 @@ def test_a_large_study_connects_over_http(
     view.runs.show(first, Outcome(Status.FINISHED, tuple(large.rows_of(first))))
     large.copy_runs(store.root / "mlflow.db", view, view.runs.children[first], plan)
     asked.clear()
-    anew = View(plan, http_server, store)
-    assert anew.runs.children.keys() == {trial.config.id for trial in plan.trials}
+    fresh = View(plan, http_server, store)
+    assert fresh.runs.children.keys() == {trial.config.id for trial in plan.trials}
     assert max(int(line.split()[1]) for line in asked if line.startswith("search_runs")) <= 200
-    anew.save()
+    fresh.save()
     asked.clear()
     again = View(plan, http_server, store)
-    assert again.runs.children == anew.runs.children and len(asked) <= 8
+    assert again.runs.children == fresh.runs.children and len(asked) <= 8
     asked.clear()
     assert (
         synchronize(

@@ -400,7 +400,7 @@ def test_random_resized_crop_boxes_obey_the_law() -> None:
     square = crop_boxes(np.full((NUM, 2), 1000), config, everyone(config), rng()).T
     share, ratio = square[2] * square[3] / 1e6, square[3] / square[2]
     assert share.min() > 0.199 and share.max() <= 1 and ratio.min() > 0.745 and ratio.max() < 1.34
-    small = share < 0.5  # always fits, so that nothing is drawn anew
+    small = share < 0.5  # always fits, so that nothing is drawn again
     assert scipy.stats.kstest(share[small], scipy.stats.uniform(0.2, 0.3).cdf).pvalue > 0.01
     assert (
         scipy.stats.kstest(

@@ -135,7 +135,7 @@ def test_a_training_may_be_told_to_end_anywhere(
     changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before each step and in the middle of each evaluation: no step is taken twice, and an
-    evaluation begins anew.
+    evaluation begins again.
     """
     monkeypatch.setattr(loop, "EVAL_BATCH", 200)  # two batches
     config = CONV.replace(batch_size=498, **changes)

@@ -93,16 +93,17 @@ def _row(
 ) -> Row:
     runs = tuple(cell.runs for cell in of)
     names, weights = [columns[name] for name in on], list(comparison.weights.values())
-    if is_paired(study, comparison.weights):
-        runs = _of_common_parents(runs)
-        values = _values(runs, names)
+    paired = is_paired(study, comparison.weights)
+    runs = _of_common_parents(runs) if paired else runs
+    values = _values(runs, names)
+    if paired:
         groups, of_groups = [np.dot(weights, values)], [1.0]
         result = contrast(groups, of_groups)
         if result.method == "t":
             result = result._replace(method="paired t by parent")
     else:
-        groups, of_groups = _values(runs, names), weights
-        result = difference(runs, comparison, names)
+        groups, of_groups = values, weights
+        result = difference(runs, comparison, values)
     p = np.nan
     if study.margin is not None:
         p = estimates.equivalence_p(result, study.margin, groups, of_groups)
@@ -125,13 +126,12 @@ def _values(runs: Sequence[pd.DataFrame], columns: Sequence[str]) -> list[np.nda
 
 
 def difference(
-    runs: Sequence[pd.DataFrame], comparison: Comparison, columns: Sequence[str]
+    runs: Sequence[pd.DataFrame], comparison: Comparison, values: Sequence[np.ndarray]
 ) -> Contrast:
-    """The weighted sum of the means of a column, or of the differences of two within each run.
+    """The weighted sum of the means of each arm's values.
 
     Without a run that finished in each arm, the method says how those of the others ended.
     """
-    values = _values(runs, columns)
     result = contrast(values, list(comparison.weights.values()))
     if not np.isnan(result.estimate):
         return result

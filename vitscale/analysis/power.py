@@ -8,6 +8,7 @@ Holm's correction. `SENTENCES` are about tables that compare no arms, `COMPARED`
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -38,8 +39,9 @@ WIDER = 1.6  # times these sds, the second assumption: 0.4 for pairs
 
 def sentences(study: Study) -> list[str]:
     """What the plan can detect: sentences for each kind of comparison in the study's tables."""
-    says = {**SENTENCES, **{name: _of_comparisons(name) for name in COMPARED}}
-    return [line for name, say in says.items() if name in study.tables for line in say(study)]
+    own = [line for name, say in SENTENCES.items() if name in study.tables for line in say(study)]
+    compared = (_of_comparisons(study, name) for name in COMPARED if name in study.tables)
+    return [*own, *itertools.chain.from_iterable(compared)]
 
 
 def smallest_difference(
@@ -302,23 +304,19 @@ def _of_means(
     ]
 
 
-def _of_comparisons(name: str) -> Callable[[Study], list[str]]:
+def _of_comparisons(study: Study, name: str) -> list[str]:
     """The statements about the families of a table."""
-    compared = COMPARED[name]
-
-    def of(study: Study) -> list[str]:
-        families, label = compared.families(study), study.column.metric.label
-        return [
-            sentence
-            for family, what in compared.what.items()
-            for paired in (True, False)
-            if (family, paired) in families
-            for sentence in _of_means(
-                study, what.format(metric=label), *families[family, paired], paired
-            )
-        ]
-
-    return of
+    compared, label = COMPARED[name], study.column.metric.label
+    families = compared.families(study)
+    return [
+        sentence
+        for family, what in compared.what.items()
+        for paired in (True, False)
+        if (family, paired) in families
+        for sentence in _of_means(
+            study, what.format(metric=label), *families[family, paired], paired
+        )
+    ]
 
 
 SENTENCES: dict[str, Callable[[Study], list[str]]] = {  # table -> what its tests can show

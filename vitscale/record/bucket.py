@@ -476,7 +476,7 @@ class Lease:
 
     def is_valid(self) -> bool:
         """Whether nobody else can have taken it; asks the server once a lease has passed, as after
-        this process stood still.
+        this process was suspended.
         """
         if not self.is_lost and _elapsed_s() - self.renewed_s > LEASE_S:
             self.renew()

@@ -92,7 +92,7 @@ class Store(TrialFiles, StudyFiles):
 
     def check_cleaning(self) -> None:
         """Raises ValueError if a study may have started since `cleaning`, as in a bucket while this
-        process stood still.
+        process was suspended.
         """
         if not self.folder.still_holds(PLANNING):
             raise ValueError(
@@ -106,7 +106,7 @@ class Store(TrialFiles, StudyFiles):
 
     def check_planning(self) -> None:
         """Raises ValueError if trials may have been deleted since `planning`, as in a bucket while
-        this process stood still.
+        this process was suspended.
         """
         if not self.still_plans():
             raise ValueError(

@@ -25,7 +25,7 @@ class NotShared(OSError):
 
 
 class Overtaken(ValueError):
-    """Another start of the study has taken over while this process stood still."""
+    """Another start of the study has taken over while this process was suspended."""
 
 
 class StudyFiles(StoreFolder):

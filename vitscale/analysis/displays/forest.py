@@ -20,6 +20,7 @@ from vitscale.analysis.comparisons import (
 )
 from vitscale.analysis.report.layout import (
     COLORS,
+    GREY,
     STYLE,
     finish,
     placeholder,
@@ -74,7 +75,7 @@ def _label(row: Any) -> str:
 def _forest(ax: Axes, table: pd.DataFrame, results: Results) -> None:
     if results.study.margin is not None:
         ax.axvspan(-results.study.margin, results.study.margin, color="#eeeeee", zorder=0)
-    ax.axvline(0, color="#999999", linewidth=0.8)
+    ax.axvline(0, color=GREY, linewidth=0.8)
     labels = []
     for y, (_, row) in enumerate(table.iterrows()):
         point, low, high = (row[f"difference{end}"] for end in ("", "_low", "_high"))

@@ -15,20 +15,16 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from vitscale.analysis import estimates
-from vitscale.analysis.report.layout import COLORS, DASHES, MARKERS
+from vitscale.analysis.report.layout import GREY, MARKERS, style
 from vitscale.analysis.report.tooltips import describe
 
-GREY = "#999999"  # of lines that are no data
 CROSS = 0.06  # of the height of axes: a row of crosses
 
 
 def look(index: int, *, dashed: bool = True, marker: str | None = None) -> dict[str, Any]:
     """Colour, marker and dashes of a line; 28 differ."""
-    return {
-        "color": COLORS[index % len(COLORS)],
-        "marker": MARKERS[index % len(MARKERS)] if marker is None else marker,
-        "linestyle": DASHES[index % len(DASHES)] if dashed else "-",
-    }
+    solid = {} if dashed else {"linestyle": "-"}
+    return {"marker": marker or MARKERS[index % len(MARKERS)], **style(index), **solid}
 
 
 def ends(table: pd.DataFrame, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

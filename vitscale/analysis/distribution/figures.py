@@ -31,6 +31,7 @@ from vitscale.analysis.distribution.tables import edf_summary, good_range
 from vitscale.analysis.published import figures as published
 from vitscale.analysis.report.layout import (
     COLORS,
+    GREY,
     MARKERS,
     STYLE,
     axis_label,
@@ -340,7 +341,7 @@ def _scatter_row(axes: Sequence[Axes], title: str, names: Sequence[str], results
     for ax, name in zip(axes, AXES, strict=True):
         ax.set(xscale="log", ylim=(low - floor, high + ceiling))
         if marked:
-            ax.axhline(high, color="#999999", linewidth=0.8)
+            ax.axhline(high, color=GREY, linewidth=0.8)
         _log_axis(ax, np.concatenate([draws.sampled[name] for draws in arms]))
         for index, draws in enumerate(arms):
             strips |= _scatter_arm(

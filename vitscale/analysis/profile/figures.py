@@ -20,6 +20,7 @@ from vitscale.analysis.displays import lines
 from vitscale.analysis.profile.tables import published_gains, speeds
 from vitscale.analysis.published import figures as published
 from vitscale.analysis.report.layout import (
+    GREY,
     STYLE,
     WIDTHS,
     columns_of,
@@ -256,7 +257,7 @@ def _failed(ax: Axes, curve: Curve, x: np.ndarray) -> None:
 def _gain_panel(ax: Axes, kind: str, table: pd.DataFrame, with_published: bool) -> None:
     if with_published:
         _printed_gains(ax)
-    ax.axhline(0, color=lines.GREY, linewidth=0.8)
+    ax.axhline(0, color=GREY, linewidth=0.8)
     handles = []
     for index, (model, of_model) in enumerate(table.groupby("model", sort=False)):
         known = of_model[of_model["par_over_seq_pct"].notna() & (of_model["layout"] == "par")]

@@ -13,8 +13,8 @@ from matplotlib.lines import Line2D
 
 from vitscale.analysis.displays import lines
 from vitscale.analysis.questions.mistakes import agreement
-from vitscale.analysis.report.layout import STYLE, finish, placeholder
-from vitscale.analysis.report.tooltips import arm_texts, describe
+from vitscale.analysis.report.layout import GREY, STYLE, finish, placeholder
+from vitscale.analysis.report.tooltips import describe, text_of_arms
 from vitscale.analysis.results import Results
 
 
@@ -37,7 +37,7 @@ def agreement_figure(results: Results) -> Figure:
         of_set = table[table["evaluation"] == name]
         y = np.array([pairs.index(pair) for pair in zip(of_set["a"], of_set["b"], strict=True)])
         look = {**lines.look(index), "linestyle": "none"}
-        texts = [_pair_text(results, *pair) for pair in zip(of_set["a"], of_set["b"], strict=True)]
+        texts = [text_of_arms(results, pair) for pair in zip(of_set["a"], of_set["b"], strict=True)]
         dots = _dots(left, of_set, "agreement_pct", y + aside, look, f"two runs, {name}")
         describe(dots, texts)
         label = f"chance, {name}"
@@ -46,7 +46,7 @@ def agreement_figure(results: Results) -> Figure:
         describe(_dots(right, of_set, "kappa", y + aside, look, ""), texts)
     left.set_yticks(range(len(pairs)), [_pair_label(table, *pair) for pair in pairs])
     left.set(ylim=(max(len(pairs), 1) - 0.5, -0.5), xlabel="images on which they agree (%)")
-    right.axvline(0, color=lines.GREY, linewidth=0.8)
+    right.axvline(0, color=GREY, linewidth=0.8)
     right.set(xlim=(min(right.get_xlim()[0], -0.05), 1.0), xlabel="error consistency κ")
     if table[["n_a", "n_b"]].empty or not table["agreement_pct"].notna().any():
         placeholder(left, "too few runs with\nwrong images kept")
@@ -66,11 +66,6 @@ def _dots(
     lines.whiskers(ax, y, x, low, high, look["color"], across=True)
     (dots,) = ax.plot(x, y, markersize=6, zorder=4, label=label, **look)
     return dots
-
-
-def _pair_text(results: Results, a: str, b: str) -> str:
-    """The arms of a pair; two seeds of an arm are of one."""
-    return "\n".join(results.once(arm_texts)[arm] for arm in dict.fromkeys((a, b)))
 
 
 def _pair_label(table: pd.DataFrame, a: str, b: str) -> str:

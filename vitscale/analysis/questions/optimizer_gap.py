@@ -36,6 +36,7 @@ from vitscale.analysis.report.layout import (
     num_columns,
     panel_grid,
 )
+from vitscale.analysis.report.tooltips import text_of_arms
 from vitscale.analysis.results import Results
 
 GAP = Layout(("model", "epochs"), "gap", ("_sgd", "_adamw"), has_ranks=True)
@@ -97,7 +98,7 @@ def optimizer_gap_copied(results: Results) -> pd.DataFrame:
         if not copies:
             return row
         runs = tuple(groups[cell] for cell in used)
-        result = difference(runs, row.comparison, ["value"])
+        result = difference(runs, row.comparison, [estimates.errors(of) for of in runs])
         if not np.isnan(result.estimate):
             result = Contrast(result.estimate, method="copied from shorter runs: no interval")
         return replace(row, runs=runs, result=result)
@@ -205,7 +206,7 @@ def _curve(
     x = np.log2([cell[2] for cell in lengths]) + beside
     y, low, high = lines.ends(table.loc[list(used)], "mean")
     copies = np.array([a != b for a, b in zip(lengths, used, strict=True)])
-    texts = [stability.cell_text(results, groups[cell]) for cell in lengths]
+    texts = [text_of_arms(results, groups[cell]["arm"]) for cell in lengths]
     lines.Line(x=x, y=y, low=low, high=high, texts=texts, look=look, hollow=copies).draw(
         ax, joined=False
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import matplotlib
 import numpy as np
 import pandas as pd
@@ -15,7 +13,7 @@ from vitscale.analysis.displays import lines
 from vitscale.analysis.published import figures as published
 from vitscale.analysis.questions.recipes import cells, recipe_cells, recipe_interaction
 from vitscale.analysis.report.layout import STYLE, finish, rows_of_axes, share_y
-from vitscale.analysis.report.tooltips import arm_texts, trial_texts
+from vitscale.analysis.report.tooltips import text_of_arms, trial_texts
 from vitscale.analysis.results import Results
 from vitscale.plan.metrics import Metric
 
@@ -34,8 +32,10 @@ def recipe_interaction_figure(results: Results) -> Figure:
     figure, ((*grid,),) = rows_of_axes(1, len(columns), 3.4)
     for ax, (name, column) in zip(grid, columns.items(), strict=True):
         for index, architecture in enumerate(architectures):
-            of = [r for r in recipes if (architecture, r) in groups]
-            _curve(results, architecture, of, name, column, index).draw(ax)
+            keys = [(architecture, r) for r in recipes if (architecture, r) in groups]
+            beside = lines.aside(index, len(architectures), 0.08)
+            x = np.array([recipes.index(recipe) for _, recipe in keys]) + beside
+            _curve(results, keys, x, name, column, index).draw(ax)
         # as many ticks at any height, or the layout would not settle
         ax.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         ax.set_xticks(range(len(recipes)), recipes)
@@ -63,25 +63,26 @@ def recipe_interaction_figure(results: Results) -> Figure:
 
 
 def _curve(
-    results: Results, architecture: str, recipes: Sequence[str], name: str, column: str, index: int
+    results: Results,
+    keys: list[tuple[str, str]],
+    x: np.ndarray,
+    name: str,
+    column: str,
+    index: int,
 ) -> lines.Line:
-    """An architecture under each of its recipes, on one evaluation set."""
+    """An architecture under each of its recipes, at x, on one evaluation set."""
     groups, means = results.once(cells), results.once(recipe_cells)
-    architectures, every = (list(dict.fromkeys(key[i] for key in groups)) for i in (0, 1))
-    keys = [(architecture, recipe) for recipe in recipes]
     of_set = means[means["evaluation"] == name].set_index(["architecture", "recipe"]).loc[keys]
     y, low, high = lines.ends(of_set, "mean")
-    of_trials, of_arms = results.once(trial_texts), results.once(arm_texts)
     runs = [groups[key] for key in keys]
     return lines.Line(
-        x=np.array([every.index(recipe) for recipe in recipes])
-        + lines.aside(index, len(architectures), 0.08),
+        x=x,
         y=y,
         low=low,
         high=high,
-        texts=["\n".join(of_arms[arm] for arm in dict.fromkeys(of["arm"])) for of in runs],
+        texts=[text_of_arms(results, of["arm"]) for of in runs],
         look=lines.look(index),
-        runs=[lines.values_of(of, column, of_trials) for of in runs],
+        runs=[lines.values_of(of, column, results.once(trial_texts)) for of in runs],
         runs_aside=0.06 * (1 if index else -1),
     )
 

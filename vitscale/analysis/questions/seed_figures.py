@@ -20,6 +20,7 @@ from vitscale.analysis.questions import seeds
 from vitscale.analysis.questions.seed_bins import seed_bins
 from vitscale.analysis.report.layout import (
     COLORS,
+    GREY,
     STYLE,
     axis_label,
     axis_label_on,
@@ -318,7 +319,7 @@ def _rank_curve(ax: Axes, table: pd.DataFrame, said: str) -> None:
     ax.fill_between(x, low, high, color=COLORS[0], alpha=0.2, linewidth=0)
     (curve,) = ax.plot(x, rho, color=COLORS[0])
     describe(curve, said)
-    ax.axhline(0, color=lines.GREY, linewidth=0.8)
+    ax.axhline(0, color=GREY, linewidth=0.8)
     ax.set(xlabel="epoch", ylabel="rank correlation", ylim=(-1, 1))
     if len(known := x[np.isfinite(rho)]):  # the last epoch has no correlation with itself
         epoch_axis(ax, known.max(), nbins=5)

@@ -19,7 +19,6 @@ import pandas as pd
 from vitscale.analysis import estimates
 from vitscale.analysis.comparisons import ALPHA, Layout, estimate
 from vitscale.analysis.report.text import p_value
-from vitscale.analysis.report.tooltips import arm_texts
 from vitscale.analysis.results import Results, panels
 from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
@@ -81,11 +80,6 @@ def members(study: Study, groups: dict[Cell, pd.DataFrame]) -> dict[str, list[st
         title: list(dict.fromkeys(model_of[arm] for arm in arms))
         for title, arms in panels(study).items()
     }
-
-
-def cell_text(results: Results, runs: pd.DataFrame) -> str:
-    """The arms of a cell; one that is copied from a shorter schedule is still itself."""
-    return "\n".join(results.once(arm_texts)[arm] for arm in dict.fromkeys(runs["arm"]))
 
 
 def lengths_of(groups: Groups, key: tuple[str, str]) -> list[Cell]:

@@ -23,6 +23,7 @@ from vitscale.analysis.questions.stability import (
     rank_sentences,
 )
 from vitscale.analysis.report.layout import (
+    GREY,
     MARKERS,
     STYLE,
     finish,
@@ -90,7 +91,7 @@ def training_length_figure(results: Results) -> Figure:
             name = f"{model} {OPTIMIZERS.get(optimizer, (optimizer, ''))[0]}"
             population = stability.population(groups, (model, optimizer))
             handles.append(lines.handle(f"{name}\n{population}", look))
-        ax.axhline(0, color=lines.GREY, linewidth=0.8)
+        ax.axhline(0, color=GREY, linewidth=0.8)
         lengths = sorted({epochs for model, _, epochs in groups if model in models})
         lines.doublings(ax, lengths, "epochs")
         if results.study.published:

@@ -22,6 +22,7 @@ Draw = Callable[[Results], Figure]
 # colour.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
+GREY = "#999999"  # of lines that are no data
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 # settings of the user (matplotlibrc, rcParams) do not reach a figure
 DEFAULTS: dict[Any, Any] = {

@@ -92,6 +92,11 @@ def arm_texts(results: Results) -> dict[str, str]:
     return {arm: f"{arm}: {_counted(of)}\n{_shared(of)}" for arm, of in members.items()}
 
 
+def text_of_arms(results: Results, arms: Iterable[str]) -> str:
+    """What these arms are, each once."""
+    return "\n".join(results.once(arm_texts)[arm] for arm in dict.fromkeys(arms))
+
+
 def _counted(trials: Sequence[Trial]) -> str:
     draws = sum(trial.point is not None for trial in trials)
     return f"{draws} planned" + f" and {len(trials) - draws} references" * (draws < len(trials))

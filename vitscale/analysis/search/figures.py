@@ -24,6 +24,7 @@ from matplotlib.tri import Triangulation
 
 from vitscale.analysis.report.layout import (
     COLORS,
+    GREY,
     STYLE,
     axis_label,
     finish,
@@ -195,7 +196,7 @@ class _ValueAxis:
             ax.set_ylim(self.low - 0.06 * span, self.high + 0.16 * span)
         ax.axhline(
             self.high * span**0.05 if self.is_log else self.high + 0.05 * span,
-            color="#999999",
+            color=GREY,
             linewidth=0.8,
         )
         _value_ticks(ax.yaxis, self)
