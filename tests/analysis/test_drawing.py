@@ -28,7 +28,7 @@ FACTS = {
     *("describe", "errors", "evaluations", "finished", "counts", "draws_of", "curves"),
     "value_limits",
     *("members", "copied_from", "share", "spaces", "ranked"),
-    *("population", "lengths_of", "cell_text"),
+    *("population", "lengths_of", "Layout"),
     *("axes", "contour_axes", "info", "procedure", "is_numeric", "reported"),
     # printed numbers, which are no results; what draws them is drawn by published/figures.py
     *("published_errors", "published_gains", "is_imagenet", "length_deltas", "optimizer_errors"),
@@ -61,15 +61,15 @@ def imported(tree: ast.AST) -> list[str]:
 
 def of_rooms(tree: ast.AST) -> set[str]:
     """Local names of what is imported from the rooms of analysis: modules and functions."""
-    rooms = tuple(
-        f"vitscale.analysis.{path.parent.name}" for path in FILES if path.parent.name != "displays"
-    )
+    shared = ("estimates", "divergence", "cells", "comparisons", "arm_means")
+    names = {path.parent.name for path in FILES} - {"displays"} | {*shared}
+    rooms = tuple(f"vitscale.analysis.{name}" for name in names)
     return {
         alias.asname or alias.name
         for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(rooms)
+        if isinstance(node, ast.ImportFrom)
         for alias in node.names
-        if not alias.name.isupper()
+        if f"{node.module}.{alias.name}".startswith(rooms) and not alias.name.isupper()
     }
 
 
@@ -132,8 +132,17 @@ def test_figures_compute_no_estimate(path: Path) -> None:
         "import scipy.stats",
         "from vitscale.analysis.stats.intervals import wilson",
         "from vitscale.analysis.questions import recipes\ny = recipes.interaction(x)",
+        "from vitscale.analysis import estimates\ny = estimates.error_interval(x)",
+        "from vitscale.analysis.estimates import sd_interval\ny = sd_interval(x)",
         "from vitscale.analysis.profile.tables import change\ny = change(a, b)",
     ],
 )
 def test_an_estimate_in_a_figure_is_found(line: str) -> None:
     assert len(faults(line)) == 1
+
+
+def test_of_a_question_what_draws_is_looked_at_and_tables_are_not() -> None:
+    source = (
+        "def table(results):\n    return x.mean()\n\ndef draw(ax: Axes):\n    ax.plot(x.mean())"
+    )
+    assert faults(source, whole=False) == ["5: mean()"]
