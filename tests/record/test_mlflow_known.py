@@ -381,7 +381,8 @@ def test_a_large_study_connects_over_http(
     asked.clear()
     assert (
         synchronize(
-            again, {i: Outcome(Status.FINISHED, tuple(large.rows_of(i))) for i in again.trials}
+            again,
+            {i: Outcome(Status.FINISHED, tuple(large.rows_of(i))) for i in again.contents.trials},
         )
         == 1500
     )
