@@ -12,7 +12,7 @@ before any training says when two ways are equivalent.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 try:
@@ -20,6 +20,7 @@ try:
     from search_spaces.recipes import A2_LAYERSCALE
     from search_spaces.vit import SHAPES
     from vitscale import Arm, Study, TrainConfig, Trial, interleaved, main
+    from vitscale.catalog.tables import printed_errors
 except ModuleNotFoundError as missing:
     raise SystemExit(
         f"{missing}: run `make demo` once, then .venv/bin/python; or see docs/install.md"
@@ -41,6 +42,7 @@ class Scale:
     seeds: tuple[int, ...]
     margin: float
     notes: str
+    printed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 def lrs(by_optimizer: Mapping[str, float]) -> dict[tuple[str, str], float]:
@@ -166,6 +168,11 @@ SCALES = {
         "the four values of Dosovitskiy et al. 2021, Table 4, without weight decay as there. The "
         "margin is the standard deviation of 0.1 points that the paper names. One run per arm, as "
         "in the paper, decides nothing: --num 18 does.",
+        printed=printed_errors(
+            "touvron2022_table5",
+            lambda row: f"{row['model']} {row['part']} {row['optimizer']}",
+            {"val": "val_top1_pct", "v2": "v2_top1_pct"},
+        ),
     ),
 }
 
@@ -228,7 +235,13 @@ def study(
         margin=values.margin,
         pairs=tuple(pairs),
         figures=("comparison_forest",),
-        tables=("pair_differences", "arm_means", "published_finetuning"),
+        tables=(
+            "pair_differences",
+            "arm_means",
+            *(("published_arms",) if values.printed else ()),
+            "published_finetuning",
+        ),
+        printed=values.printed,
         design="Each parent has one child of every arm, which starts from its final weights with "
         "its seed; positions are resized (bicubic), and the head is kept.",
         notes=values.notes,
