@@ -266,8 +266,6 @@ QUESTIONS = (
             "seed_normality",
             "seed_noise",
             "seed_correlation",
-            "seed_power",
-            "seed_epochs",
         ),
         figures=("seed_histogram", "seed_sets", "seed_curves", "seed_intermediate"),
         drawn="questions.seed_figures",
@@ -279,7 +277,10 @@ QUESTIONS = (
         figures=("agreement",),
         drawn="questions.agreement",
     ),
-    Question(kinds=("repeats",), module="questions.seed_bins", tables=tables("seed_bins")),
+    *(  # each in the module of its name
+        Question(kinds=("repeats",), module=f"questions.{name}", tables=tables(name))
+        for name in ("seed_power", "seed_epochs", "seed_bins")
+    ),
     Question(
         kinds=("repeats",),
         module="questions.recipes",

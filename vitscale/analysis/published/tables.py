@@ -15,8 +15,10 @@ from vitscale.analysis.arm_means import means_by_set
 from vitscale.analysis.estimates import Contrast, contrast
 from vitscale.analysis.questions import seeds
 from vitscale.analysis.questions.recipes import interaction, recipe_cells
+from vitscale.analysis.questions.seed_epochs import seed_epochs
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats.intervals import clopper_pearson
+from vitscale.analysis.stats.spread import sampling_error
 from vitscale.catalog.datasets import original
 from vitscale.catalog.tables import table_path
 from vitscale.plan.study import Study
@@ -60,7 +62,7 @@ def published_seed_statistics(results: Results) -> pd.DataFrame:
     mean, sd = 100 - table["mean_top1_pct"], table["sd_points"]
     worst, best, zero = (100 - table[f"{name}_top1_pct"] for name in ("min", "max", "seed_0"))
     sampling = [
-        seeds.sampling_error(error, num) for error, num in zip(mean, table["images"], strict=True)
+        sampling_error(error, num) for error, num in zip(mean, table["images"], strict=True)
     ]
     result = table[["evaluation", "images", "n"]].assign(
         mean_error_pct=mean,
@@ -303,7 +305,7 @@ def seed_ranges(results: Results) -> pd.DataFrame:
     text = read("thesis_epoch_variability").dropna(subset="value").iloc[0]
     val = read("thesis_seed_statistics").set_index("evaluation").loc["val"]
     worst, best = (val["mean_top1_pct"] - val[f"{end}_top1_pct"] for end in ("min", "max"))
-    table = results.once(seeds.seed_epochs)
+    table = results.once(seed_epochs)
     first = next(iter(estimates.evaluations(results.study)))
     rows = []
     for arm, of_arm in table[table["evaluation"] == first].groupby("arm", sort=False):
