@@ -87,6 +87,16 @@ for _name, _fields in MODELS.items():
     _images = BATCHES[_name] // DEVICES
     MODELS[_name] = {**_fields, "norm_batch": _images, "mix_groups": 2048 // _images}
 
+# Appendix: BN and ReLU after the patchify stem, layer norm in the convolutional one (Figure 7), and
+# deeper models (Figure 8). The images on a GPU of a deeper one are not printed: those of 18GF.
+_DEEPER = {name: MODELS["ViT_P-18GF"][name] for name in ("norm_batch", "mix_groups")}
+STEM_MODELS: dict[str, dict[str, object]] = {
+    "ViT_P(bn)-4GF": {**MODELS["ViT_P-4GF"], "stem": "patchify_bn_relu"},
+    "ViT_C(ln)-4GF": {**MODELS["ViT_C-4GF"], "stem_norm": "ln"},
+    "ViT_P-16GF": {**MODELS["ViT_P-4GF"], "depth": 48, **_DEEPER},
+    "ViT_C-16GF": {**MODELS["ViT_C-4GF"], "depth": 47, **_DEEPER},
+}
+
 # Figures 4 and 5: the models of a panel.
 PANELS = {
     "1GF": ("ViT_P-1GF", "ViT_C-1GF", "RegNetY-1GF"),
