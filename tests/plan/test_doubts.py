@@ -120,6 +120,7 @@ FEW = {
     "duration-imagenet",
     "finetune-imagenet",
     "optimizer_stability-imagenet",
+    "stems-imagenet",
     "training_length-imagenet",
 }
 

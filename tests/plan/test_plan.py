@@ -561,7 +561,11 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
         {"norm_batch": 24},
         ["norm_batch even and a divisor of batch_size must hold", "norm_batch=24, batch_size=64"],
     ),
-    ({"stem": "hmlp"}, ["patch_size a power of 2 from 4", "stem='hmlp', patch_size=2"]),
+    ({"stem": "graham"}, ["patch_size a power of 2 from 4", "stem='graham', patch_size=2"]),
+    (
+        {"stem": "hmlp", "patch_size": 4, "resolution": 32},
+        ["patch_size a power of 2 from 8 for the stem hmlp", "stem='hmlp', patch_size=4"],
+    ),
     (
         {"stem": "graham", "patch_size": 8, "width": 66, "heads": 2},
         ["width % (patch_size / 2)", "width=66"],

@@ -60,6 +60,11 @@ COUNTS = {
     ("duration", "demo"): 2 * 3 * 10,
     ("duration", "cifar"): 2 * 3 * 10,
     ("duration", "imagenet"): 3 * 4 + 2 + 2 * 2,
+    # Touvron et al. 2022, Table 7: four stems with a spread of 5 runs, five at seed 0; without the
+    # local transformer
+    ("stems", "demo"): 7 * 8,
+    ("stems", "cifar"): 4 * 10,
+    ("stems", "imagenet"): 4 * 5 + 5,
     # Touvron et al. 2022: Figure 1 has 12 shapes, 2 has 8, 3 has 4 more, Table 2 has 6 more; B12x1
     # at 5 seeds.
     ("depth_vs_width", "demo"): 9 * 3 * 5,
@@ -80,6 +85,7 @@ REPEATS = (
     "optimizer_stability",
     "training_length",
     "duration",
+    "stems",
     "seed_distribution",
     "recipe_vs_architecture",
 )
@@ -153,6 +159,54 @@ def test_durations_of_the_thesis_have_its_weight_decay_and_drop_path() -> None:
         assert config.wd == (0.05 if longer else 0.02)
         assert config.drop_path == pytest.approx(base[model] + longer * more[config.epochs])
         assert (config.augment, config.resolution, config.lr) == ("3augment", 224, 3e-3)
+
+
+# what Xiao et al. 2021 print about stems -> trials, of which lr_wd_edf and optimizer_stability have
+# these: ViT_P and ViT_C at 4GF and 18GF
+ITEMS = {
+    "touvron_table7": (25, 0, 0),
+    "xiao_table3": (6 * 2, 2 * 2, 2 * 2),
+    "xiao_figure7": (4 * 65, 2 * 65, 2),
+    "xiao_figure7_table": (4, 0, 2),
+    "xiao_figure8": (6 * 65, 4 * 65, 4),
+}
+
+
+@pytest.mark.parametrize("item", ITEMS)
+def test_stems_train_what_is_printed_and_share_what_other_studies_have(item: str) -> None:
+    study = plan("stems", "imagenet", item=item)
+    others = [ids(plan(name, "imagenet")) for name in ("lr_wd_edf", "optimizer_stability")]
+    assert (len(study.trials), *(len(ids(study) & other) for other in others)) == ITEMS[item]
+    assert from_json(to_json(study)) == study
+    check(study)
+
+
+def test_the_linear_stem_of_b12_is_that_of_depth_vs_width() -> None:
+    """Five seeds: Touvron et al. 2022, Tables 3 and 7."""
+    shared = ids(plan("stems", "imagenet")) & ids(plan("depth_vs_width", "imagenet"))
+    arms = {t.arm.name for t in plan("stems", "imagenet").trials if t.config.id in shared}
+    assert len(shared) == 5 and arms == {"linear B12"}
+
+
+def test_what_is_printed_of_stems_is_asked_at_imagenet_alone() -> None:
+    with pytest.raises(ValueError, match=r"item == 'touvron_table7' unless .* scale='demo'"):
+        plan("stems", "demo", item="xiao_table3")
+
+
+def test_hmlp_costs_less_than_1_percent_and_convolutions_about_a_block() -> None:
+    """Touvron et al. 2022, section 4: 0.8% and 7.5% of a ViT-B of 12 blocks; the demo has 3."""
+    base = {**demo.STEM_BASE, **demo.STEMS["patchify"]}
+    flops = {
+        name: complexity(TrainConfig(**{**base, **fields})).flops
+        for name, fields in demo.STEMS.items()
+    }
+    above = {name: of / flops["patchify"] - 1 for name, of in flops.items()}
+    assert 0 < above["hMLP"] == above["hMLP LN"] < 0.001 and above["patchify BN"] == 0
+    assert [round(above[name], 2) for name in ("Graham", "conv", "patchify, 4 blocks")] == [
+        0.23,
+        0.26,
+        0.32,
+    ]
 
 
 @pytest.mark.parametrize("scale", SCALES)

@@ -42,10 +42,11 @@ SHAPES: dict[str, dict[str, Any]] = {
     "patchify, BN": {**P16, "stem": "patchify_bn"},
     "patchify, GELU": {**P16, "stem": "patchify_gelu", "branches": 2},
     "patchify, BN, GELU": {**P16, "stem": "patchify_bn_gelu", "pool": "avg"},
+    "patchify, BN, ReLU": {**P16, "stem": "patchify_bn_relu"},
     "Graham": {**P16, "stem": "graham"},
     "Graham, LN, patch 4": {**P16, "stem": "graham", "stem_norm": "ln", "patch_size": 4},
     "hMLP": {**P16, "stem": "hmlp", "stem_norm": "ln"},
-    "hMLP, patch 4": {**P16, "stem": "hmlp", "patch_size": 4},
+    "hMLP, patch 8": {**P16, "stem": "hmlp", "patch_size": 8},
     "hMLP, patch 32": {**P16, "stem": "hmlp", "patch_size": 32},
     "kernels": {
         **P16,

@@ -115,7 +115,7 @@ def _stem(c: TrainConfig, side: int) -> Complexity:
     match c.stem:
         case "patchify" | "patchify_gelu":
             return _conv(side, c.channels, c.width, c.patch_size, bias=True)
-        case "patchify_bn" | "patchify_bn_gelu":
+        case "patchify_bn" | "patchify_bn_gelu" | "patchify_bn_relu":
             return _conv(side, c.channels, c.width, c.patch_size, bias=True) + _norm(c.width)
         case "conv":
             return _convs(c, c.stem_layers, bias=False) + _linear(

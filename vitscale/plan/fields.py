@@ -110,11 +110,18 @@ class Fields:
     branches: Annotated[Count, Max(1_000)] = 1
     heads: Annotated[Count, Max(2**17)] = 4  # of each attention; a divisor of width
     mlp_ratio: Positive = 4.0  # hidden channels of an MLP, as a multiple of width
-    # what makes tokens: one convolution (patchify, with batch norm and GELU as named), or several:
-    # conv (Xiao et al. 2021), shaped by the fields below; graham (Graham et al. 2021); hmlp
-    # (Touvron et al. 2022)
+    # what makes tokens: one convolution (patchify, with batch norm, GELU and ReLU as named), or
+    # several: conv (Xiao et al. 2021), shaped by the fields below; graham (Graham et al. 2021);
+    # hmlp (Touvron et al. 2022)
     stem: Literal[
-        "patchify", "patchify_bn", "patchify_gelu", "patchify_bn_gelu", "conv", "graham", "hmlp"
+        "patchify",
+        "patchify_bn",
+        "patchify_gelu",
+        "patchify_bn_gelu",
+        "patchify_bn_relu",
+        "conv",
+        "graham",
+        "hmlp",
     ] = "patchify"
     stem_norm: Literal["bn", "ln"] = "bn"  # norm of conv, graham and hmlp: batch or layer norm
     stem_channels: str = ""  # conv: output channels of its convolutions, "24-48-96-192"

@@ -365,8 +365,14 @@ def _vit_laws(c: Fields) -> list[Law]:
         # otherwise timm would use a ratio of 1
         ("width * mlp_ratio >= 1", c.width * c.mlp_ratio >= 1, "width mlp_ratio"),
         (
-            "patch_size a power of 2 from 4 for the stems graham and hmlp",
-            power or c.stem not in ("graham", "hmlp"),
+            "patch_size a power of 2 from 4 for the stem graham",
+            power or c.stem != "graham",
+            "stem patch_size",
+        ),
+        # at 4 it is one convolution with a norm: patchify_bn, the same training with another id
+        (
+            "patch_size a power of 2 from 8 for the stem hmlp",
+            (power and c.patch_size >= 8) or c.stem != "hmlp",
             "stem patch_size",
         ),
         (
