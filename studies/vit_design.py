@@ -25,7 +25,7 @@ except ModuleNotFoundError as missing:
         f"{missing}: run `make demo` once, then .venv/bin/python; or see docs/install.md"
     ) from None
 
-Fields = Mapping[str, Any]
+Fields = dict[str, Any]
 Arms = Mapping[str, Fields]
 
 

@@ -107,10 +107,8 @@ def _vit(c: TrainConfig) -> Complexity:
 
 def _positions(c: TrainConfig, side: int) -> int:
     """Parameters of learned positions that are added to tokens."""
-    of = {
-        "learned": side * side + (c.pool == "token" and c.embed_token and not c.has_late_token),
-        "learned2d": side,  # two half vectors
-    }
+    token = c.pool == "token" and c.embed_token and not c.has_late_token
+    of = {"learned": side * side + token, "learned2d": side}  # of half vectors: two sides
     return of.get(c.pos_embed, 0) * c.width * (c.depth if c.pos_at == "layer" else 1)
 
 

@@ -122,9 +122,9 @@ class Fields:
     stem_kernels: str = ""  # conv: their kernel sizes, "3-3-3-2"; "" for 3 everywhere
     # what the head sees: the class token, or the average of the patch tokens without one
     pool: Literal["token", "avg"] = "token"
-    # position embedding: one learned vector per token; half a vector per column and half per row
-    # (learned2d), or one per offset of two patches in raster order, in attention (relative; both
-    # Dosovitskiy et al. 2021, appendix D.4); fixed 2-D sine-cosine; or none
+    # position embedding: one learned vector per token; half of one per column and half per row
+    # (learned2d), or one per offset of two patches, in attention (relative; Dosovitskiy et al.
+    # 2021, appendix D.4); fixed 2-D sine-cosine; or none
     pos_embed: Literal["learned", "learned2d", "relative", "sincos", "none"] = "learned"
     # where learned ones are added: after the stem, or before each of the `depth` blocks, which have
     # their own (layer) or the same (shared)

@@ -328,6 +328,7 @@ VIT_ONLY = (
 
 
 def _vit_laws(c: Fields) -> list[Law]:
+    late = c.has_late_token
     power = c.patch_size >= 4 and c.patch_size & (c.patch_size - 1) == 0
     laws = [
         ("width % heads == 0", c.heads >= 1 and c.width % c.heads == 0, "width heads"),
@@ -358,8 +359,7 @@ def _vit_laws(c: Fields) -> list[Law]:
         ),
         (
             "embed_token unless a class token has a learned position",
-            c.embed_token
-            or (c.pool == "token" and c.pos_embed == "learned" and not c.has_late_token),
+            c.embed_token or (c.pos_embed == "learned" and c.pool == "token" and not late),
             "embed_token pool pos_embed token_layer class_blocks",
         ),
         (
@@ -368,14 +368,10 @@ def _vit_laws(c: Fields) -> list[Law]:
             "pos_at pos_embed depth",
         ),
         (
-            "token_layer < depth, and 0 without a class token or with class_blocks",
-            c.token_layer < (1 if c.pool == "avg" or c.class_blocks else max(1, c.depth)),
+            "token_layer < depth, token_layer or class_blocks 0, and both without a class token,",
+            (c.pool == "token" or not late)
+            and c.token_layer < (1 if c.class_blocks else max(1, c.depth)),
             "token_layer depth pool class_blocks",
-        ),
-        (
-            "class_blocks == 0 without a class token",
-            not c.class_blocks or c.pool == "token",
-            "class_blocks pool",
         ),
         (
             "branches == 1 with relative positions or class_blocks",

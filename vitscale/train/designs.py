@@ -31,7 +31,8 @@ class DesignedViT(VisionTransformer):
         self.token_at = late if config.pool == "token" else -1
         self.num_placed = config.depth  # blocks that may have positions
         if self.of_axes or self.pos_at == "layer":
-            _, num, width = self.pos_embed.shape
+            timms: Any = self.pos_embed
+            _, num, width = timms.shape
             shape = (2 * self.side, width // 2) if self.of_axes else (num, width)
             layers = config.depth if self.pos_at == "layer" else 1
             # in every layer as timm's after the stem
@@ -44,11 +45,12 @@ class DesignedViT(VisionTransformer):
         table: Tensor = self.pos_embed[block if self.pos_at == "layer" else 0]
         return (of_axes(table) if self.of_axes else table)[None]
 
-    def forward_features(self, x: Tensor, *_: Any, **__: Any) -> Tensor:  # type: ignore[override]
+    def forward_features(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
         x = self.patch_embed(x)
         for number, block in enumerate(self.blocks):
             if number == self.token_at:
-                x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], 1)
+                token: Any = self.cls_token
+                x = torch.cat([token.expand(len(x), -1, -1), x], 1)
             if (at := self.positions(number)) is not None:
                 x = x + F.pad(at, (0, 0, x.shape[1] - at.shape[1], 0))
             if number == 0:
@@ -84,7 +86,7 @@ class RelativeAttention(Attention):
         keys = torch.empty(2 * self.num_patches - 1, self.head_dim)
         self.pos_embed = nn.Parameter(trunc_normal_(keys, std=0.02))
 
-    def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor:  # type: ignore[override]
+    def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
         q, k, v = _heads(self.qkv(x).unflatten(-1, (3, -1)), self.num_heads).unbind(0)
         prefix = x.shape[1] - self.num_patches
         numbers = torch.arange(self.num_patches, device=x.device)
@@ -102,7 +104,7 @@ class ClassBlock(Block):
     Touvron et al. 2021, CaiT. Parameters and their names are those of a block.
     """
 
-    def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor:  # type: ignore[override]
+    def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
         token, others = x[:, :1], x[:, 1:]
         token = token + self.drop_path1(self.ls1(self._attend(self.norm1(x))))
         token = token + self.drop_path2(self.ls2(self.mlp(self.norm2(token))))
@@ -114,7 +116,8 @@ class ClassBlock(Block):
         weight, bias = attn.qkv.weight, attn.qkv.bias
         q = _heads(F.linear(x[:, :1], weight[:width], bias[:width])[:, :, None], heads)[0]
         both = F.linear(x, weight[width:], bias[width:]).unflatten(-1, (2, -1))
-        values = F.scaled_dot_product_attention(q, *_heads(both, heads).unbind(0))
+        k, v = _heads(both, heads).unbind(0)
+        values = F.scaled_dot_product_attention(q, k, v)
         y: Tensor = attn.proj_drop(attn.proj(values.transpose(1, 2).flatten(2)))
         return y
 

@@ -47,16 +47,10 @@ def resized(positions: Tensor, config: TrainConfig, antialias: bool = False) -> 
 
     side = config.resolution // config.patch_size
     if config.pos_embed == "learned2d":  # bicubic along the axis of each half
-        halves = [half.transpose(1, 2)[..., None] for half in positions.chunk(2, 1)]
-        return torch.cat(
-            [
-                F.interpolate(half, (side, 1), mode="bicubic", antialias=antialias)
-                .squeeze(-1)
-                .transpose(1, 2)
-                for half in halves
-            ],
-            1,
-        )
+        # a height of 1: with a width of 1, torch 2's antialiasing gives other values
+        halves = [half.transpose(1, 2)[:, :, None] for half in positions.chunk(2, 1)]
+        new = [F.interpolate(of, (1, side), mode="bicubic", antialias=antialias) for of in halves]
+        return torch.cat([of[:, :, 0].transpose(1, 2) for of in new], 1)
     prefix = int(config.pool == "token" and config.embed_token and not config.has_late_token)
     return torch.cat(
         [
