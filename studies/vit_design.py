@@ -102,12 +102,7 @@ JFT = {**SHAPES["B"], **VIT_JFT.fields, "minival_images": 10_000}
 DEIT_S = {**SHAPES["S"], **DEIT.fields}
 IMAGENET = Scale(
     items={
-        "positions": against(
-            "Dosovitskiy et al. 2021, Table 8",
-            "ViT-B/16",
-            JFT,
-            TABLE_8,
-        ),
+        "positions": against("Dosovitskiy et al. 2021, Table 8", "ViT-B/16", JFT, TABLE_8),
         "pooling": against(
             "Dosovitskiy et al. 2021, Figure 9",
             "ViT-B/16",
@@ -120,12 +115,7 @@ IMAGENET = Scale(
             DEIT_S,
             {f"heads {n}": {"heads": n} for n in (1, 2, 3, 8, 12, 16, 24)},
         ),
-        "token": against(
-            "thesis, Table 3.13",
-            "DeiT-S",
-            DEIT_S,
-            TABLE_3_13,
-        ),
+        "token": against("thesis, Table 3.13", "DeiT-S", DEIT_S, TABLE_3_13),
     },
     seeds=range(1),
     margin=None,
@@ -156,7 +146,8 @@ def study(
     """`num` seeds per arm. `item`: one table or figure as a study of its own; all but the shapes,
     which are another kind of study, are also one."""
     values = SCALES[scale]
-    seeds = [{"seed": values.seeds[0] + i} for i in range(num or len(values.seeds))]
+    num = len(values.seeds) if num is None else num
+    seeds = [{"seed": values.seeds[0] + i} for i in range(num)]
     if item == "shapes" and values.shapes is not None:
         return shapes(values, seeds)
     chosen = list(values.items.values()) if item == "all" else [values.items.get(item)]

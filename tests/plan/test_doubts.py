@@ -121,6 +121,7 @@ FEW = {
     "finetune-imagenet",
     "optimizer_stability-imagenet",
     "training_length-imagenet",
+    "vit_design-imagenet",
 }
 
 
