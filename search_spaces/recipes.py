@@ -407,7 +407,8 @@ VIT = Recipe(
     ),
 )  # fmt: skip
 
-# Of Figures 8 and 9 and Table 8: pre-training on JFT-300M, which is not public.
+# Of Figures 8 and 9 and Table 8: pre-training on JFT-300M, which is not public. It is not in
+# RECIPES, which are of ImageNet-1k.
 _T3_JFT = f"{_T3}, JFT-300M, ViT-B"
 VIT_JFT = VIT.but(
     "vit-jft",
@@ -429,6 +430,6 @@ RECIPES: dict[str, Recipe] = {
         XIAO2021, XIAO2021_PEAK_CNN, XIAO2021_PEAK_VIT, XIAO2021_PEAK_36GF, DEIT, *A2.values(),
         *A2_LAYERSCALE.values(),
         *DEIT3.values(), *DEIT3_LONGER.values(), *DEPTH_LAYERSCALE.values(),
-        *DEPTH_BASELINE.values(), VIT, VIT_JFT,
+        *DEPTH_BASELINE.values(), VIT,
     )
 }  # fmt: skip

@@ -167,6 +167,10 @@ def test_each_item_of_vit_design_is_a_study_of_its_own() -> None:
     items = {item: plan("vit_design", "imagenet", item=item) for item in printed}
     assert {item: len(of.trials) for item, of in items.items()} == printed
     assert len({of.slug for of in (whole, *items.values())}) == 6
+    for of in (items["positions"], items["pooling"], items["shapes"]):  # Table 3, JFT-300M
+        config = of.trials[0].config
+        assert (config.lr, config.wd, config.decay, config.dropout) == (8e-4, 0.1, "linear", 0.0)
+        assert (config.batch_size, config.clip_norm, config.resolution) == (4096, 0.0, 224)
     shapes = ids(items.pop("shapes"))
     assert set.union(*map(ids, items.values())) == ids(whole) and not shapes & ids(whole)
     with pytest.raises(ValueError, match=r"item in \(all, positions, pooling, heads\) must hold"):
