@@ -12,7 +12,7 @@ with several seeds, and whether a design fails by itself or for its learning rat
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 try:
@@ -21,6 +21,7 @@ try:
     from search_spaces.space import Space
     from search_spaces.vit import FIGURE_8, SHAPES, TABLE_3_13, TABLE_8
     from vitscale import Arm, Study, TrainConfig, main, trials
+    from vitscale.catalog.tables import printed_errors
 except ModuleNotFoundError as missing:
     raise SystemExit(
         f"{missing}: run `make demo` once, then .venv/bin/python; or see docs/install.md"
@@ -48,6 +49,7 @@ class Scale:
     margin: float | None
     notes: str
     shapes: Mapping[str, Arms] | None = None  # dimension -> shapes
+    printed: Mapping[str, float] = field(default_factory=dict)  # arm -> error on val
 
 
 def against(source: str, name: str, base: Fields, arms: Arms) -> Item:
@@ -98,6 +100,9 @@ DEMO_NOTES = (
     "evidence about ImageNet. "
 )
 
+
+OF_TABLE_3_13 = iter(("DeiT-S", *TABLE_3_13))  # the arms of its rows, in their order
+TOP_1 = {"": "val_top1_pct"}
 JFT = {**SHAPES["B"], **VIT_JFT.fields, "minival_images": 10_000}
 DEIT_S = {**SHAPES["S"], **DEIT.fields}
 IMAGENET = Scale(
@@ -128,6 +133,14 @@ IMAGENET = Scale(
     "(as in the others, where the authors' code has none). One run per arm, as in the texts, shows "
     "no difference: --num adds seeds.",
     shapes=FIGURE_8,
+    printed={
+        **printed_errors("thesis_table3_13", lambda _: next(OF_TABLE_3_13), TOP_1)[""],
+        **printed_errors(
+            "thesis_table3_21",
+            lambda row: "DeiT-S" if row["heads"] == "6" else f"heads {row['heads']}",
+            TOP_1,
+        )[""],
+    },
 )
 SCALES = {
     # 7 seeds decide 2.4 standard deviations, which are 1.7 points if one is 0.7, as in
@@ -158,6 +171,7 @@ def study(
             f"(item={item!r}, scale={scale!r})"
         )
     arms = {name: fields for of in items for name, fields in of.arms.items()}
+    printed = {arm: error for arm, error in values.printed.items() if arm in arms}
     return Study(
         kind="repeats",
         name="vit_design" if item == "all" else f"vit_design_{item}",
@@ -167,8 +181,9 @@ def study(
         trials=trials(TrainConfig(), arms, seeds),
         margin=values.margin,
         pairs=tuple(pair for of in items for pair in of.pairs),
+        printed={"val": printed} if printed else {},
         figures=("comparison_forest",),
-        tables=("pair_differences", "arm_means"),
+        tables=("pair_differences", "arm_means", *(("published_arms",) if printed else ())),
         design="Each arm differs in one choice from its baseline. All arms share their seeds.",
         notes=values.notes,
     )

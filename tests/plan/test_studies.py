@@ -171,6 +171,11 @@ def test_each_item_of_vit_design_is_a_study_of_its_own() -> None:
         config = of.trials[0].config
         assert (config.lr, config.wd, config.decay, config.dropout) == (8e-4, 0.1, "linear", 0.0)
         assert (config.batch_size, config.clip_norm, config.resolution) == (4096, 0.0, 224)
+    errors = whole.printed["val"]  # 100 - top-1 of Tables 3.21 and 3.13
+    assert [errors[arm] for arm in ("DeiT-S", "heads 24", "average pooling", "token at 10")] == [
+        20.1, 20.4, 19.7, 19.5,
+    ]  # fmt: skip
+    assert [errors[f"{blocks} blocks"] for blocks in ("9 + 3", "12 + 2")] == [20.4, 19.2]
     shapes = ids(items.pop("shapes"))
     assert set.union(*map(ids, items.values())) == ids(whole) and not shapes & ids(whole)
     with pytest.raises(ValueError, match=r"item in \(all, positions, pooling, heads\) must hold"):

@@ -10,6 +10,7 @@ from timm.layers import resample_abs_pos_embed
 from timm.models.cait import LayerScaleBlockClassAttn
 from torch import Tensor, nn
 
+from vitscale.catalog.tables import table_rows
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity
 from vitscale.train.designs import of_axes
@@ -190,27 +191,20 @@ DEIT_S: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("depth", "fields", "params_m", "flops_g"),
-    [
-        (12, {}, 22, 4.6),
-        (12, {"pool": "avg"}, 22, 4.6),
-        *((12, {"token_layer": layer}, 22, 4.6) for layer in (2, 4, 8, 10, 11)),
-        (9, {"class_blocks": 3}, 22, 3.6),
-        (10, {"class_blocks": 2}, 22, 4.0),
-        (11, {"class_blocks": 1}, 22, 4.3),
-        (12, {"class_blocks": 1}, 24, 4.7),
-        (12, {"class_blocks": 2}, 26, 4.7),
-        (12, {"class_blocks": 3}, 27, 4.8),
-    ],
-)
-def test_costs_are_those_of_table_3_13(
-    depth: int, fields: dict[str, Any], params_m: int, flops_g: float
-) -> None:
+@pytest.mark.parametrize("row", table_rows("thesis_table3_13"))
+def test_costs_are_those_of_table_3_13(row: dict[str, str]) -> None:
     """Thesis, Table 3.13, to the printed digit; 12 + 1 blocks have 4.64 G, printed as 4.7."""
-    cost = complexity(TrainConfig(**DEIT_S, depth=depth, **fields))
-    assert round(cost.params / 1e6) == params_m
-    assert abs(cost.flops / 1e9 - flops_g) < 0.065
+    blocks = int(row["class_blocks"])
+    config = TrainConfig(
+        **DEIT_S,
+        depth=int(row["depth"]),
+        class_blocks=blocks,
+        token_layer=0 if blocks else int(row["token_layer"] or 0),
+        pool=row["pool"],
+    )
+    cost = complexity(config)
+    assert round(cost.params / 1e6) == int(row["params_m"])
+    assert abs(cost.flops / 1e9 - float(row["flops_g"])) < 0.065
 
 
 def test_class_blocks_leave_the_patches_as_they_are() -> None:
