@@ -122,6 +122,7 @@ FEW = {
     "optimizer_stability-imagenet",
     "stems-imagenet",
     "training_length-imagenet",
+    "vit_design-imagenet",
 }
 
 

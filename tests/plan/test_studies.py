@@ -65,6 +65,11 @@ COUNTS = {
     ("stems", "demo"): 7 * 8,
     ("stems", "cifar"): 4 * 10,
     ("stems", "imagenet"): 4 * 5 + 5,
+    # Dosovitskiy et al. 2021, Table 8 and Figure 9, and thesis, Tables 3.21 and 3.13; ViT-B/16 and
+    # DeiT-S are in two of them each
+    ("vit_design", "demo"): (2 * 3 + 2 + 2) * 7,
+    ("vit_design", "cifar"): (2 * 3 + 2 + 2) * 7,
+    ("vit_design", "imagenet"): 8 + 3 + 8 + 13 - 2,
     # Touvron et al. 2022: Figure 1 has 12 shapes, 2 has 8, 3 has 4 more, Table 2 has 6 more; B12x1
     # at 5 seeds.
     ("depth_vs_width", "demo"): 9 * 3 * 5,
@@ -86,6 +91,7 @@ REPEATS = (
     "training_length",
     "duration",
     "stems",
+    "vit_design",
     "seed_distribution",
     "recipe_vs_architecture",
 )
@@ -147,6 +153,39 @@ def test_durations_without_drop_path_are_cells_of_optimizer_stability(scale: str
     shared = ids(study) & ids(plan("optimizer_stability", scale))
     kept = {t.config.id for t in study.trials if t.config.drop_path == 0}
     assert len(shared) == 3 * 5 and shared < kept
+
+
+@pytest.mark.parametrize(("scale", "seeds"), [("demo", 5), ("cifar", 5)])
+def test_the_plain_vit_of_vit_design_is_a_cell_of_optimizer_stability(
+    scale: str, seeds: int
+) -> None:
+    study = plan("vit_design", scale)
+    shared = ids(study) & ids(plan("optimizer_stability", scale))
+    assert len(shared) == seeds
+    assert shared < {t.config.id for t in study.trials if t.arm.name.startswith("token, lr")}
+
+
+def test_each_item_of_vit_design_is_a_study_of_its_own() -> None:
+    """Of the same trials, with as many arms as are printed; the shapes are in no other one."""
+    whole, printed = plan("vit_design", "imagenet"), {
+        "positions": 8, "pooling": 3, "heads": 8, "token": 13, "shapes": 14,
+    }  # fmt: skip
+    items = {item: plan("vit_design", "imagenet", item=item) for item in printed}
+    assert {item: len(of.trials) for item, of in items.items()} == printed
+    assert len({of.slug for of in (whole, *items.values())}) == 6
+    for of in (items["positions"], items["pooling"], items["shapes"]):  # Table 3, JFT-300M
+        config = of.trials[0].config
+        assert (config.lr, config.wd, config.decay, config.dropout) == (8e-4, 0.1, "linear", 0.0)
+        assert (config.batch_size, config.clip_norm, config.resolution) == (4096, 0.0, 224)
+    errors = whole.printed["val"]  # 100 - top-1 of Tables 3.21 and 3.13
+    assert [errors[arm] for arm in ("DeiT-S", "heads 24", "average pooling", "token at 10")] == [
+        20.1, 20.4, 19.7, 19.5,
+    ]  # fmt: skip
+    assert [errors[f"{blocks} blocks"] for blocks in ("9 + 3", "12 + 2")] == [20.4, 19.2]
+    shapes = ids(items.pop("shapes"))
+    assert set.union(*map(ids, items.values())) == ids(whole) and not shapes & ids(whole)
+    with pytest.raises(ValueError, match=r"item in \(all, positions, pooling, heads\) must hold"):
+        plan("vit_design", "demo", item="token")
 
 
 def test_durations_of_the_thesis_have_its_weight_decay_and_drop_path() -> None:

@@ -80,7 +80,8 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     },
     "stem_norm": alike("bn ln", **CONV),
     "pool": alike("token avg"),
-    "pos_embed": alike("learned sincos none"),
+    "pos_embed": alike("learned learned2d relative sincos none"),
+    "pos_at": alike("stem layer shared"),
     "weight_init": alike("jax trunc_normal"),
     "optimizer": alike("adamw adam sgd lamb lion"),
     # at a fifth, one of 6 steps would cool down, and its first is at the peak
