@@ -66,15 +66,15 @@ def planned(row: dict[str, str]) -> int:
     """
     if row["command"] == COSTS:
         return sum(bool(re.search(row["arms"], model.source)) for model in published_models())
-    trials: list[Trial] = []
-    for command, arms in zip(row["command"].split(" ; "), row["arms"].split(" ; "), strict=True):
-        trials += trials_of(command, arms)
+    commands = zip(row["command"].split(" ; "), row["arms"].split(" ; "), strict=True)
+    trials = [(command, of) for command, arms in commands for of in trials_of(command, arms)]
     if row["count"] != "arms":
-        return len({trial.config.id for trial in trials})
-    configs: dict[str, set[str]] = {}
-    for trial in trials:
+        return len({trial.config.id for _, trial in trials})
+    configs: dict[tuple[str, str], set[str]] = {}
+    for command, trial in trials:
         assert isinstance(trial.config, TrainConfig)
-        configs.setdefault(trial.arm.name, set()).add(trial.config.replace(seed=0).id)
+        key = command, trial.arm.name
+        configs.setdefault(key, set()).add(trial.config.replace(seed=0).id)
     return len(set(map(frozenset, configs.values())))
 
 
