@@ -101,6 +101,9 @@ class Fields:
     # vit: a pre-norm ViT shaped by the fields below; "regnety-1gf", ... and "timm:NAME" are shaped
     # by their name
     model: str = "vit"
+    # timm:NAME: arguments of the model, in alphabetical order, which replace those of the name:
+    # "depth=12,embed_dim=768"
+    timm_args: str = ""
     patch_size: Annotated[Count, Max(16_384)] = 2  # pixels per side; the stride of the whole stem
     width: Annotated[Count, Max(2**17)] = 64  # channels per token
     # blocks; each has `branches` attentions and `branches` MLPs
@@ -286,6 +289,19 @@ class Fields:
     def num_samples(self) -> int:
         """Images drawn in the whole training."""
         return self.num_steps * self.batch_size
+
+    @property
+    def timm_kwargs(self) -> dict[str, int | float]:
+        """The arguments of a timm model.
+
+        Raises ValueError for a text that is not the only one of its arguments.
+        """
+        parts = [part.partition("=") for part in self.timm_args.split(",") if part]
+        values = {name: float(text) for name, _, text in sorted(parts)}
+        found = {name: int(v) if v.is_integer() else v for name, v in values.items()}
+        if ",".join(f"{name}={value!r}" for name, value in found.items()) != self.timm_args:
+            raise ValueError(f"arguments must be written like 'depth=12', but got {self.timm_args}")
+        return found
 
     @property
     def stem_layers(self) -> list[tuple[int, int, int]]:

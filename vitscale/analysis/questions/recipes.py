@@ -13,6 +13,7 @@ of samples: Welch's interval ignores this.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -113,6 +114,63 @@ def winners(table: pd.DataFrame) -> pd.DataFrame:
     return simple.assign(winner=np.where(shown, better, ""))
 
 
+def rank_agreement(results: Results) -> pd.DataFrame:
+    """One row per evaluation set and two recipes: how far their rankings of the architectures agree,
+    as Kendall's tau of the means (pairs in the same order minus pairs in the other one, as a share
+    of all pairs; tied means count as neither).
+
+    The interval has every tau that the shown differences leave possible: a pair counts where both
+    its simple effects in recipe_interaction are shown (p after Holm below 5%), and may be in either
+    order otherwise. It covers at least 95%, for all rows together, also where architectures are
+    equal. `same` and `reversed` are pairs that are shown so, `open` the others.
+    """
+    columns = ["evaluation", "a", "b"]
+    made = winners(results.once(recipe_interaction)).assign(
+        sign=lambda of: np.sign(of["difference"]), shown=lambda of: of["winner"] != ""
+    )
+    rows = []
+    for name, of in made.groupby("evaluation", sort=False):
+        by_recipe = {
+            recipe: rows.set_index(["a", "b"]) for recipe, rows in of.groupby("recipe", sort=False)
+        }
+        for one, other in combinations(by_recipe, 2):
+            both = by_recipe[one].join(by_recipe[other], rsuffix="_b", how="inner")
+            product, num = both["sign"] * both["sign_b"], len(both)
+            shown = product[both["shown"] & both["shown_b"]]
+            left = num - len(shown)
+            rows.append(
+                {
+                    **dict(zip(columns, (name, one, other), strict=True)),
+                    "pairs": num,
+                    "same": int((shown > 0).sum()),
+                    "reversed": int((shown < 0).sum()),
+                    "open": left,
+                    "tau": float(product.sum(skipna=False)) / num,
+                    "tau_low": float(shown.sum() - left) / num,
+                    "tau_high": float(shown.sum() + left) / num,
+                }
+            )
+    return pd.DataFrame(rows, columns=None if rows else columns)
+
+
+def rank_sentences(results: Results) -> list[str]:
+    """Tau of each two recipes on each set, and whether their rankings are shown to differ."""
+    said = []
+    for _, row in results.once(rank_agreement).iterrows():
+        verdict = "which of them agree most is open"
+        if row["tau_high"] < 1:
+            verdict = "the rankings differ"
+        elif row["tau_low"] > 0:
+            verdict = "more pairs agree than not"
+        said.append(
+            f"Rankings under {row['a']} and {row['b']} on {row['evaluation']}: tau "
+            f"{row['tau']:.2f} [{row['tau_low']:.2f}, {row['tau_high']:.2f}], {verdict} "
+            f"({row['same']} of {row['pairs']} pairs shown in the same order, {row['reversed']} "
+            "reversed)."
+        )
+    return said
+
+
 def sentences(results: Results) -> list[str]:
     """The better architecture under each recipe on each set, whether the winner changes, and the
     interactions.
@@ -134,4 +192,4 @@ def sentences(results: Results) -> list[str]:
     ]
 
 
-ANSWERS = {"recipe_interaction": sentences}
+ANSWERS = {"recipe_interaction": sentences, "rank_agreement": rank_sentences}
