@@ -291,7 +291,7 @@ class Fields:
         return self.num_steps * self.batch_size
 
     @property
-    def timm_kwargs(self) -> dict[str, int | float]:
+    def timm_kwargs(self) -> dict[str, Any]:
         """The arguments of a timm model.
 
         Raises ValueError for a text that is not the only one of its arguments.

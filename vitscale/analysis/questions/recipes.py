@@ -115,9 +115,9 @@ def winners(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def rank_agreement(results: Results) -> pd.DataFrame:
-    """One row per evaluation set and two recipes: how far their rankings of the architectures agree,
-    as Kendall's tau of the means (pairs in the same order minus pairs in the other one, as a share
-    of all pairs; tied means count as neither).
+    """One row per evaluation set and two recipes: how far their rankings of the architectures
+    agree, as Kendall's tau of the means (pairs in the same order minus pairs in the other one, as a
+    share of all pairs; tied means count as neither).
 
     The interval has every tau that the shown differences leave possible: a pair counts where both
     its simple effects in recipe_interaction are shown (p after Holm below 5%), and may be in either

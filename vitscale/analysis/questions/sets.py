@@ -20,8 +20,8 @@ COLUMNS = ("evaluation", "arm", "n", "x", "y", "residual", "intercept", "slope")
 
 
 def sets_regression(results: Results) -> pd.DataFrame:
-    """One row per further evaluation set and arm: the mean of the metric on the first set (x) and on
-    that one (y), and y = intercept + slope x over the arms, by least squares.
+    """One row per further evaluation set and arm: the mean of the metric on the first set (x) and
+    on that one (y), and y = intercept + slope x over the arms, by least squares.
 
     A residual below 0: better on that set than the first lets expect. Intervals are Student's with
     two df less than arms, and are about other arms, as if these were drawn at random; x has the
