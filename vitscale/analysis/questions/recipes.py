@@ -130,11 +130,9 @@ def rank_agreement(results: Results) -> pd.DataFrame:
     )
     rows = []
     for name, of in made.groupby("evaluation", sort=False):
-        by_recipe = {
-            recipe: rows.set_index(["a", "b"]) for recipe, rows in of.groupby("recipe", sort=False)
-        }
+        by_recipe = dict(list(of.groupby("recipe", sort=False)))
         for one, other in combinations(by_recipe, 2):
-            both = by_recipe[one].join(by_recipe[other], rsuffix="_b", how="inner")
+            both = by_recipe[one].merge(by_recipe[other], on=["a", "b"], suffixes=("", "_b"))
             product, num = both["sign"] * both["sign_b"], len(both)
             shown = product[both["shown"] & both["shown_b"]]
             left = num - len(shown)
