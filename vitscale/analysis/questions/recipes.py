@@ -12,14 +12,15 @@ of samples: Welch's interval ignores this.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from vitscale.analysis import estimates
-from vitscale.analysis.comparisons import ALPHA, Layout, table_of, with_p
+from vitscale.analysis.comparisons import ALPHA, Layout, table_of, verdicts, with_p
 from vitscale.analysis.estimates import Contrast, contrast
 from vitscale.analysis.results import Results
 from vitscale.plan.metrics import Metric
@@ -151,20 +152,24 @@ def rank_agreement(results: Results) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=None if rows else columns)
 
 
+def tau(row: Mapping[Hashable, Any]) -> str:
+    """Tau of a row of rank_agreement, with its interval and recipes."""
+    ends = f"{row['tau']:.2f} [{row['tau_low']:.2f}, {row['tau_high']:.2f}]"
+    return f"tau of {row['a']} and {row['b']} {ends}"
+
+
 def rank_sentences(results: Results) -> list[str]:
     """Tau of each two recipes on each set, and whether their rankings are shown to differ."""
     said = []
-    for _, row in results.once(rank_agreement).iterrows():
-        verdict = "which of them agree most is open"
+    for row in results.once(rank_agreement).to_dict("records"):
+        verdict = "whether more pairs agree than not is open"
         if row["tau_high"] < 1:
             verdict = "the rankings differ"
         elif row["tau_low"] > 0:
             verdict = "more pairs agree than not"
         said.append(
-            f"Rankings under {row['a']} and {row['b']} on {row['evaluation']}: tau "
-            f"{row['tau']:.2f} [{row['tau_low']:.2f}, {row['tau_high']:.2f}], {verdict} "
-            f"({row['same']} of {row['pairs']} pairs shown in the same order, {row['reversed']} "
-            "reversed)."
+            f"Rankings on {row['evaluation']}: {tau(row)}, {verdict} ({row['same']} of "
+            f"{row['pairs']} pairs shown in the same order, {row['reversed']} reversed)."
         )
     return said
 
@@ -175,17 +180,24 @@ def sentences(results: Results) -> list[str]:
     """
     table = results.once(recipe_interaction)
     simple, crossed = winners(table), table[table["kind"] == "interaction"]
-    verdicts = [
+    better = [
         (f"{row['winner'] or 'no difference shown'} under {row['recipe']} on {row['evaluation']}")
         for _, row in simple.iterrows()
     ]
     changes = (simple[simple["winner"] != ""].groupby(["a", "b"])["winner"].nunique() > 1).any()
     verdict = "so the winner changes" if changes else "no change of winner is shown"
+    if len(simple[["a", "b"]].drop_duplicates()) > 1:
+        what = "Two architectures under a recipe", "Interactions of recipe and architecture"
+        counted = zip((simple, crossed), what, strict=True)
+        return [
+            *(line for of in counted for line in verdicts(results, *of)),
+            f"{verdict[0].upper()}{verdict[1:]}.",
+        ]
     parts = [
         f"{with_p(row, results.metric)} on {row['evaluation']}" for _, row in crossed.iterrows()
     ]
     return [
-        f"Lower {results.metric.label} (p after Holm below 5%): {'; '.join(verdicts)}; {verdict}.",
+        f"Lower {results.metric.label} (p after Holm below 5%): {'; '.join(better)}; {verdict}.",
         f"Interaction of recipe and architecture: {'; '.join(parts)} (p after Holm).",
     ]
 

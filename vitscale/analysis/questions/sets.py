@@ -28,28 +28,27 @@ def sets_regression(results: Results) -> pd.DataFrame:
     noise of its seeds, which makes a slope flatter. Fewer than 4 arms have no line.
     """
     first, *others = estimates.evaluations(results.study).items()
-    by_arm = results.trials.groupby("arm", sort=False)
-    of_arms = {str(arm): estimates.finished(runs) for arm, runs in by_arm}
-    of_arms = {arm: runs for arm, runs in of_arms.items() if len(runs)}
     rows: list[dict[str, object]] = []
     for name, column in others:
-        x, y = (
-            np.array([estimates.errors(runs, of).mean() for runs in of_arms.values()])
-            for of in (first[1], column)
-        )
+        of_arms = {
+            str(arm): [estimates.errors(runs, of) for of in (first[1], column)]
+            for arm, runs in results.trials.groupby("arm", sort=False)
+        }
+        of_arms = {arm: values for arm, values in of_arms.items() if all(map(len, values))}
+        x, y = (np.array([values[i].mean() for values in of_arms.values()]) for i in (0, 1))
         line = _line(x, y)
-        fitted = line["intercept"] + line["slope"] * x
+        left = y - line["intercept"] - line["slope"] * x
         rows += [
             {
                 "evaluation": name,
                 "arm": arm,
-                "n": len(runs),
+                "n": len(values[0]),
                 "x": x[i],
                 "y": y[i],
-                "residual": y[i] - fitted[i],
+                "residual": left[i],
                 **line,
             }
-            for i, (arm, runs) in enumerate(of_arms.items())
+            for i, (arm, values) in enumerate(of_arms.items())
         ]
     return pd.DataFrame(rows, columns=None if rows else list(COLUMNS))
 
