@@ -468,7 +468,7 @@ def test_three_arms_have_no_line():
     results = Results(study, outcomes)
     table = results.once(sets.sets_regression)
     assert len(table) == 3 and table[["slope", "residual"]].isna().all(axis=None)
-    assert sets.sentences(results) == ["test against val: no line over 3 arms."]
+    assert sets.sentences(results) == ["test against val over 3 arms: no line."]
 
 
 def square_errors(means: dict[str, tuple[float, float]], seed: int = 0):

@@ -48,11 +48,12 @@ def recipe_interaction_figure(results: Results) -> Figure:
         ax.set_xticks(range(len(recipes)), recipes)
         ax.set_xlim(-0.5, len(recipes) - 0.5)
     share_y(grid)
-    drawn, ranks = False, results.once(rank_agreement).to_dict("records")
+    drawn, several = False, len(architectures) > 2
+    ranks = results.once(rank_agreement).to_dict("records") if several else []
     for ax, name in zip(grid, columns, strict=True):
         crossed = table[(table["kind"] == "interaction") & (table["evaluation"] == name)]
         said = [_label(row, results.metric) for _, row in crossed.iterrows()]
-        if len(architectures) > 2:
+        if several:
             said = [tau(row) for row in ranks if row["evaluation"] == name]
         elif results.study.published:  # of two architectures
             drawn |= published.draw_published_recipe_interaction(ax, results, name)

@@ -115,6 +115,11 @@ def winners(table: pd.DataFrame) -> pd.DataFrame:
     return simple.assign(winner=np.where(shown, better, ""))
 
 
+RANKS = [
+    *("evaluation", "a", "b", "pairs", "same", "reversed", "open", "tau", "tau_low", "tau_high")
+]
+
+
 def rank_agreement(results: Results) -> pd.DataFrame:
     """One row per evaluation set and two recipes: how far their rankings of the architectures
     agree, as Kendall's tau of the means (pairs in the same order minus pairs in the other one, as a
@@ -125,31 +130,19 @@ def rank_agreement(results: Results) -> pd.DataFrame:
     order otherwise. It covers at least 95%, for all rows together, also where architectures are
     equal. `same` and `reversed` are pairs that are shown so, `open` the others.
     """
-    columns = ["evaluation", "a", "b"]
-    made = winners(results.once(recipe_interaction)).assign(
-        sign=lambda of: np.sign(of["difference"]), shown=lambda of: of["winner"] != ""
-    )
     rows = []
-    for name, of in made.groupby("evaluation", sort=False):
+    for name, of in winners(results.once(recipe_interaction)).groupby("evaluation", sort=False):
         by_recipe = dict(list(of.groupby("recipe", sort=False)))
         for one, other in combinations(by_recipe, 2):
             both = by_recipe[one].merge(by_recipe[other], on=["a", "b"], suffixes=("", "_b"))
-            product, num = both["sign"] * both["sign_b"], len(both)
-            shown = product[both["shown"] & both["shown_b"]]
-            left = num - len(shown)
-            rows.append(
-                {
-                    **dict(zip(columns, (name, one, other), strict=True)),
-                    "pairs": num,
-                    "same": int((shown > 0).sum()),
-                    "reversed": int((shown < 0).sum()),
-                    "open": left,
-                    "tau": float(product.sum(skipna=False)) / num,
-                    "tau_low": float(shown.sum() - left) / num,
-                    "tau_high": float(shown.sum() + left) / num,
-                }
-            )
-    return pd.DataFrame(rows, columns=None if rows else columns)
+            order = np.sign(both["difference"]) * np.sign(both["difference_b"])
+            shown = order[(both["winner"] != "") & (both["winner_b"] != "")]
+            num, left = len(order), len(order) - len(shown)
+            same, reverse = int((shown > 0).sum()), int((shown < 0).sum())
+            ends = (order.sum(skipna=False), same - reverse - left, same - reverse + left)
+            taus = (float(end) / num for end in ends)
+            rows.append((name, one, other, num, same, reverse, left, *taus))
+    return pd.DataFrame(rows, columns=RANKS)
 
 
 def tau(row: Mapping[Hashable, Any]) -> str:
@@ -160,18 +153,12 @@ def tau(row: Mapping[Hashable, Any]) -> str:
 
 def rank_sentences(results: Results) -> list[str]:
     """Tau of each two recipes on each set, and whether their rankings are shown to differ."""
-    said = []
-    for row in results.once(rank_agreement).to_dict("records"):
-        verdict = "whether more pairs agree than not is open"
-        if row["tau_high"] < 1:
-            verdict = "the rankings differ"
-        elif row["tau_low"] > 0:
-            verdict = "more pairs agree than not"
-        said.append(
-            f"Rankings on {row['evaluation']}: {tau(row)}, {verdict} ({row['same']} of "
-            f"{row['pairs']} pairs shown in the same order, {row['reversed']} reversed)."
-        )
-    return said
+    return [
+        f"Rankings on {row['evaluation']}: {tau(row)}, "
+        f"{'the rankings differ' if row['tau_high'] < 1 else 'no difference shown'} ({row['same']} "
+        f"of {row['pairs']} pairs shown in the same order, {row['reversed']} reversed)."
+        for row in results.once(rank_agreement).to_dict("records")
+    ]
 
 
 def sentences(results: Results) -> list[str]:

@@ -16,7 +16,8 @@ from vitscale.analysis.report.tooltips import describe, text_of_arms
 from vitscale.analysis.results import Results
 
 MIN_ARMS = 4  # a line through fewer fits whatever they are
-COLUMNS = ("evaluation", "arm", "n", "x", "y", "residual", "intercept", "slope")
+LINE = ("intercept", "intercept_low", "intercept_high", "slope", "slope_low", "slope_high")
+COLUMNS = ["evaluation", "arm", "n", "x", "y", "residual", *LINE]
 
 
 def sets_regression(results: Results) -> pd.DataFrame:
@@ -38,51 +39,34 @@ def sets_regression(results: Results) -> pd.DataFrame:
         x, y = (np.array([values[i].mean() for values in of_arms.values()]) for i in (0, 1))
         line = _line(x, y)
         left = y - line["intercept"] - line["slope"] * x
-        rows += [
-            {
-                "evaluation": name,
-                "arm": arm,
-                "n": len(values[0]),
-                "x": x[i],
-                "y": y[i],
-                "residual": left[i],
-                **line,
-            }
-            for i, (arm, values) in enumerate(of_arms.items())
-        ]
-    return pd.DataFrame(rows, columns=None if rows else list(COLUMNS))
+        for (arm, values), *numbers in zip(of_arms.items(), x, y, left, strict=True):
+            row = (name, arm, len(values[0]), *numbers)
+            rows.append(dict(zip(COLUMNS, row, strict=False)) | line)
+    return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def _line(x: np.ndarray, y: np.ndarray) -> dict[str, float]:
     """Intercept and slope with their 95% intervals; NaN without a line."""
-    names = ("intercept", "intercept_low", "intercept_high", "slope", "slope_low", "slope_high")
     if len(x) < MIN_ARMS or np.ptp(x) < estimates.NO_SPREAD:
-        return dict.fromkeys(names, np.nan)
+        return dict.fromkeys(LINE, np.nan)
     fit = scipy.stats.linregress(x, y)
-    half = scipy.stats.t.ppf(0.975, len(x) - 2)
-    ends = (
-        value + sign * half * error
-        for value, error in ((fit.intercept, fit.intercept_stderr), (fit.slope, fit.stderr))
-        for sign in (0, -1, 1)
-    )
-    return dict(zip(names, map(float, ends), strict=True))
+    half = scipy.stats.t.ppf(0.975, len(x) - 2) * np.array([0, -1, 1])
+    ends = *(fit.intercept + half * fit.intercept_stderr), *(fit.slope + half * fit.stderr)
+    return dict(zip(LINE, map(float, ends), strict=True))
 
 
 def sentences(results: Results) -> list[str]:
     """The slope on each set, and the arm farthest from the line to either side."""
     first, said = next(iter(estimates.evaluations(results.study))), []
     for name, of in results.once(sets_regression).groupby("evaluation", sort=False):
-        row, number = of.iloc[0], results.metric.number
+        row, text = of.iloc[0], f"{name} against {first} over {len(of)} arms:"
         if np.isnan(row["slope"]):
-            said.append(f"{name} against {first}: no line over {len(of)} arms.")
+            said.append(f"{text} no line.")
             continue
-        low, high = (of.loc[of["residual"].agg(end)] for end in ("idxmin", "idxmax"))
-        said.append(
-            f"{name} against {first} over {len(of)} arms: slope {row['slope']:.2f} "
-            f"[{row['slope_low']:.2f}, {row['slope_high']:.2f}]; from the line {low['arm']} "
-            f"{number(low['residual'], 2, sign='+')} and {high['arm']} "
-            f"{number(high['residual'], 2, sign='+')} {results.metric.difference_unit}."
-        )
+        text += f" slope {row['slope']:.2f} [{row['slope_low']:.2f}, {row['slope_high']:.2f}]"
+        far = (of.loc[of["residual"].agg(end)] for end in ("idxmin", "idxmax"))
+        apart = (f"{one['arm']} {results.metric.number(one['residual'], 2, '+')}" for one in far)
+        said.append(f"{text}; from the line {' and '.join(apart)}.")
     return said
 
 
