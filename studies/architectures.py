@@ -9,7 +9,7 @@ recipes, and ask how far their rankings agree (Kendall's tau), which one recipe 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 try:
@@ -18,6 +18,7 @@ try:
     from search_spaces.space import Space
     from search_spaces.vit import SHAPES
     from vitscale import Arm, Study, TrainConfig, Trial, interleaved, main
+    from vitscale.catalog.tables import printed_errors
     from vitscale.plan.laws import VIT_ONLY
 except ModuleNotFoundError as missing:
     raise SystemExit(
@@ -34,6 +35,7 @@ class Scale:
     first_seed: int
     metric: str
     notes: str
+    printed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 def two_recipes(space: Space, evals: str, notes: str) -> Scale:
@@ -103,6 +105,11 @@ def table_6_13() -> Scale:
         "of CaiT-B12 are not printed: they follow from its name and the other CaiT, with the "
         "multiply-adds of the table and 0.8 M parameters more. One run per arm, as in the table, "
         "shows no difference of two architectures: --num adds seeds.",
+        printed=printed_errors(
+            "thesis_table6_13",
+            lambda row: row["model"],
+            {name: f"{name}_top1_pct" for name in ("val", "v2", "real")},
+        ),
     )
 
 
@@ -149,8 +156,14 @@ def study(
             for i in range(num)
         ),
         metric=values.metric,
+        printed=values.printed,
         figures=("recipe_interaction",) if ranked else ("sets_regression",),
-        tables=(*ranked, "recipe_cells", *sets),
+        tables=(
+            *ranked,
+            "recipe_cells",
+            *sets,
+            *(("published_arms",) if values.printed else ()),
+        ),
         design="Each architecture with each recipe, at the same seeds in every cell.",
         notes=values.notes,
     )
