@@ -80,12 +80,8 @@ def _axis(plan: Plan) -> None:
                 "axis must name a numeric factor or field of each arm for the figure arm_lines, "
                 f"but got (axis={shown(plan.axis)}, arm={arm!r}: {shown(of.get(plan.axis))})"
             )
-    lines = comparisons.lines(plan)
-    check_not_pooled(
-        plan,
-        ", ".join((plan.axis, *lines)),
-        lambda c: (c[plan.axis], *(c[name] for name in lines)),
-    )
+    names = (plan.axis, *comparisons.lines(plan))
+    check_not_pooled(plan, ", ".join(names), lambda c: tuple(c[name] for name in names))
 
 
 def _views(plan: Plan) -> None:
@@ -266,8 +262,6 @@ QUESTIONS = (
             "seed_normality",
             "seed_noise",
             "seed_correlation",
-            "seed_power",
-            "seed_epochs",
         ),
         figures=("seed_histogram", "seed_sets", "seed_curves", "seed_intermediate"),
         drawn="questions.seed_figures",
@@ -279,7 +273,10 @@ QUESTIONS = (
         figures=("agreement",),
         drawn="questions.agreement",
     ),
-    Question(kinds=("repeats",), module="questions.seed_bins", tables=tables("seed_bins")),
+    *(  # each in the module of its name
+        Question(kinds=("repeats",), module=f"questions.{name}", tables=tables(name))
+        for name in ("seed_power", "seed_epochs", "seed_bins")
+    ),
     Question(
         kinds=("repeats",),
         module="questions.sets",
