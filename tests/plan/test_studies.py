@@ -23,6 +23,7 @@ from vitscale.analysis.questions.recipes import cells as interaction_cells
 from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity
+from vitscale.plan.laws import VIT_ONLY
 from vitscale.plan.parents import setting
 from vitscale.plan.study import Study, from_json, to_json
 from vitscale.train.model import build_model
@@ -70,6 +71,10 @@ COUNTS = {
     ("vit_design", "demo"): (2 * 3 + 2 + 2) * 7,
     ("vit_design", "cifar"): (2 * 3 + 2 + 2) * 7,
     ("vit_design", "imagenet"): 8 + 3 + 8 + 13 - 2,
+    # thesis, Table 6.13: 11 architectures
+    ("architectures", "demo"): 4 * 2 * 9,
+    ("architectures", "cifar"): 4 * 2 * 9,
+    ("architectures", "imagenet"): 11,
     # Touvron et al. 2022: Figure 1 has 12 shapes, 2 has 8, 3 has 4 more, Table 2 has 6 more; B12x1
     # at 5 seeds.
     ("depth_vs_width", "demo"): 9 * 3 * 5,
@@ -92,6 +97,7 @@ REPEATS = (
     "duration",
     "stems",
     "vit_design",
+    "architectures",
     "seed_distribution",
     "recipe_vs_architecture",
 )
@@ -186,6 +192,23 @@ def test_each_item_of_vit_design_is_a_study_of_its_own() -> None:
     assert set.union(*map(ids, items.values())) == ids(whole) and not shapes & ids(whole)
     with pytest.raises(ValueError, match=r"item in \(all, positions, pooling, heads\) must hold"):
         plan("vit_design", "demo", item="token")
+
+
+def test_architectures_share_cells_with_two_studies() -> None:
+    """ViT_P and ViT_C under two recipes at nine seeds; ViT-S and ViT-B of 400 epochs."""
+    shared = ids(plan("architectures", "demo")) & ids(plan("recipe_vs_architecture", "demo"))
+    printed = ids(plan("architectures", "imagenet")) & ids(plan("duration", "imagenet"))
+    assert (len(shared), len(printed)) == (4 * 9, 2)
+
+
+def test_architectures_of_the_thesis_have_all_of_one_recipe_that_a_law_allows() -> None:
+    """Tables 6.1 and 6.14: what differs from ViT of that size is the model's own."""
+    of = {trial.arm.name: trial.config for trial in plan("architectures", "imagenet").trials}
+    for name, config in of.items():
+        vit = of["ViT-S" if name.endswith("S") else "ViT-B"].asdict()
+        differ = {field for field, value in config.asdict().items() if value != vit[field]}
+        assert differ <= {"model", "timm_args", *VIT_ONLY}
+        assert (config.epochs, config.drop_path) == (400, 0.0 if name.endswith("S") else 0.1)
 
 
 def test_durations_of_the_thesis_have_its_weight_decay_and_drop_path() -> None:

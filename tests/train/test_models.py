@@ -12,6 +12,7 @@ import scipy.stats
 import timm
 import torch
 from timm.layers import DropPath, HybridEmbed, LayerNorm2d
+from timm.models.cait import Cait
 from timm.models.vision_transformer import Block, ParallelThingsBlock, VisionTransformer
 from timm.models.vision_transformer_hybrid import ConvStem
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from torchvision.ops import StochasticDepth
 
 from vitscale.plan.config import TrainConfig
 from vitscale.train.blocks import ParallelBlock, run_branches
+from vitscale.train.complexity import measured_complexity
 from vitscale.train.draws import (
     Seeded,
     SeededDropout,
@@ -446,6 +448,28 @@ def test_a_timm_model_is_the_one_that_timm_makes() -> None:
     assert vit.pos_embed.shape == (1, 10, 192)
     # timm's own default is 0.1
     assert not any(isinstance(layer, DropPath) for layer in swin.modules())
+
+
+def test_arguments_of_a_timm_model_replace_those_of_its_name() -> None:
+    """CaiT-B12: the class itself with these arguments. Its multiply-adds are those of Touvron 2022
+    (thesis), Table 6.13.
+    """
+    args = "depth=12,embed_dim=768,init_values=0.0001,num_heads=16"
+    config = TrainConfig(
+        model="timm:cait_s24_224", timm_args=args, resolution=224, dataset="imagenet",
+        channels=3, num_classes=1000, drop_path=0.1,
+    )  # fmt: skip
+    with torch.device("meta"):
+        ours = build_model(config)
+        theirs = Cait(depth=12, embed_dim=768, init_values=1e-4, num_heads=16)
+    shapes = [{n: p.shape for n, p in m.state_dict().items()} for m in (ours, theirs)]
+    assert shapes[0] == shapes[1] and (len(ours.blocks), len(ours.blocks_token_only)) == (12, 2)
+    assert {layer.drop_prob for layer in ours.modules() if isinstance(layer, DropPath)} == {0.1}
+    assert round(measured_complexity(config).flops / 1e9, 1) == 18.2
+    small = TrainConfig(model="timm:cait_xxs24_224", timm_args="depth=1,init_values=0.5")
+    assert (build_model(small).blocks[0].gamma_1 == 0.5).all()
+    with pytest.raises(ValueError, match=r"timm_args='wings=2', .* unexpected keyword"):
+        build_model(config.replace(timm_args="wings=2"))
 
 
 # timm name, blocks with a drop path under the uniform rule, and under timm's own: linear, so that

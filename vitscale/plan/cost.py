@@ -35,7 +35,7 @@ class Complexity:
 
 
 # determines the cost of a timm model: model, resolution, channels, classes
-Shape = tuple[str, int, int, int]
+Shape = tuple[str, str, int, int, int]
 Measured = Mapping[Shape, Complexity]
 
 
@@ -57,7 +57,13 @@ def complexity(config: TrainConfig, measured: Measured = MappingProxyType({})) -
 
 
 def shape_of(config: TrainConfig) -> Shape:
-    return config.model, config.resolution, config.channels, config.num_classes
+    return (
+        config.model,
+        config.timm_args,
+        config.resolution,
+        config.channels,
+        config.num_classes,
+    )
 
 
 def training_flops(config: TrainConfig, measured: Measured = MappingProxyType({})) -> float:

@@ -317,7 +317,7 @@ def _teacher_laws(c: Fields) -> list[Law]:
 
 def _model_laws(c: Fields) -> list[Law]:
     known = c.model in MODELS or (c.model.startswith("timm:") and len(c.model) > 5)
-    laws = [(f"model in ({', '.join(MODELS)}, timm:NAME)", known, "model")]
+    laws = [(f"model in ({', '.join(MODELS)}, timm:NAME)", known, "model"), *_timm_laws(c)]
     if c.model == "vit":
         return laws + _vit_laws(c)
     # ViT's fields have no effect on other models: one training would have two ids
@@ -328,6 +328,32 @@ def _model_laws(c: Fields) -> list[Law]:
             f"model {name}",
         )
         for name in VIT_ONLY
+    ]
+
+
+# arguments of timm.create_model that other fields give, or that are no part of the model
+NOT_OF_MODEL = re.compile(
+    "img_size|in_chans|num_classes|drop_rate|drop_path_rate|pretrained.*|checkpoint_path|"
+    "scriptable|exportable|no_jit|cache_dir|features_only|out_indices|model_name"
+)
+
+
+def _timm_laws(c: Fields) -> list[Law]:
+    try:
+        names = list(c.timm_kwargs)
+    except (ValueError, OverflowError):
+        return [("timm_args like 'depth=12,embed_dim=768', sorted by name", False, "timm_args")]
+    return [
+        (
+            "timm_args empty unless the model is timm:NAME",
+            not names or c.model.startswith("timm:"),
+            "model timm_args",
+        ),
+        (
+            "timm_args of the model alone, which no other field gives,",
+            all(n.isidentifier() and not NOT_OF_MODEL.fullmatch(n) for n in names),
+            "timm_args",
+        ),
     ]
 
 

@@ -38,6 +38,7 @@ AT_END = -1  # in place of a step: the end of the training
 # fields of the model that a child shares with its parent: the shapes of its weights
 OF_MODEL = (
     "model",
+    "timm_args",
     "width",
     "depth",
     "heads",

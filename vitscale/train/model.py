@@ -244,6 +244,7 @@ def _timm(config: TrainConfig, name: str) -> nn.Module:
                 num_classes=config.num_classes,
                 in_chans=config.channels,
                 **optional,
+                **config.timm_kwargs,
             )
         except (TypeError, ValueError, AssertionError) as error:
             unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
@@ -259,6 +260,7 @@ def _refusal(config: TrainConfig, reason: str) -> ValueError:
     """The one-line error for a timm model that cannot be built with this config."""
     return ValueError(
         f"a model that timm can build must be named, but got (model={config.model!r}, "
+        f"{f'timm_args={config.timm_args!r}, ' if config.timm_args else ''}"
         f"resolution={config.resolution}, channels={config.channels}, "
         f"drop_path={config.drop_path}): {' '.join(reason.split())}"
     )
