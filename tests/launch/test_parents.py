@@ -163,7 +163,7 @@ def study(*children: TrainConfig, parents: tuple[TrainConfig, ...] = (PARENT,)) 
 @pytest.mark.parametrize(
     ("children", "parents", "law"),
     [
-        ((OF_PARENT,), (), "init_from must be the id of a parent of the study"),
+        ((OF_PARENT,), (), "init_from must be the id of a parent or a trial of the study"),
         ((CHILD,), (PARENT,), "a parent must be what a trial starts from"),
         ((OF_PARENT.replace(depth=2),), (PARENT,), "one model.*: depth=2 and 1"),
         ((OF_PARENT.replace(**OTHER_CLASSES),), (PARENT,), "num_classes=5 and 10"),
@@ -186,7 +186,7 @@ def test_impossible_parents_are_refused(
 @pytest.mark.parametrize(
     ("fields", "law"),
     [
-        ({"trainable": "attn"}, "trainable all without init_from"),
+        ({"trainable": "attn"}, "trainable all, init_parts all, frozen none without init_from"),
         ({"init_from": "no"}, "init_from an id of twelve hex digits"),
         ({"init_from": "0" * 12, "trunk": "1" * 12, "trunk_step": 3}, "no trunk with init_from"),
         ({"init_from": "0" * 12, "trainable": "ffn", "model": "regnety-1gf"}, "model == vit"),

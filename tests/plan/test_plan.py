@@ -107,6 +107,8 @@ GOLDEN_DEFAULTS = {
     "pos_embed": "learned",
     "embed_token": True,
     "layerscale": 0.0,
+    "branch_gain": "channel",
+    "gain_init": "constant",
     "weight_init": "jax",
     "lr_batch": 0,
     "epsilon": 1e-8,
@@ -133,6 +135,8 @@ GOLDEN_DEFAULTS = {
     "init_weights": "raw",
     "init_head": "keep",
     "trainable": "all",
+    "init_parts": "all",
+    "frozen": "none",
 }
 
 # Fields written out, so that a change of a search space, which is a new trial, is no failure here.
@@ -289,6 +293,8 @@ OTHER_VALUES: dict[str, dict[str, Any]] = {
     "pos_embed": {"pos_embed": "sincos"},
     "embed_token": {"embed_token": False},
     "layerscale": {"layerscale": 1e-4},
+    "branch_gain": {"layerscale": 0.1, "branch_gain": "scalar"},
+    "gain_init": {"layerscale": 0.1, "gain_init": "uniform"},
     "weight_init": {"weight_init": "trunc_normal"},
     "lr_batch": {"lr_batch": 512},
     "epsilon": {"epsilon": 1e-6},
@@ -315,6 +321,8 @@ OTHER_VALUES: dict[str, dict[str, Any]] = {
     "init_weights": {"init_from": "0123456789ab", "init_weights": "ema"},
     "init_head": {"init_from": "0123456789ab", "init_head": "zero"},
     "trainable": {"init_from": "0123456789ab", "trainable": "attn"},
+    "init_parts": {"init_from": "0123456789ab", "layerscale": 0.1, "init_parts": "layerscale"},
+    "frozen": {"init_from": "0123456789ab", "layerscale": 0.1, "frozen": "layerscale"},
 }
 
 

@@ -106,7 +106,8 @@ def _branch(c: TrainConfig, tokens: int) -> Complexity:
     )
     attention = _linear(tokens, c.width, 3 * c.width) + products + _linear(tokens, c.width, c.width)
     mlp = _linear(tokens, c.width, hidden) + _linear(tokens, hidden, c.width)
-    gains = Complexity(2 * c.width if c.layerscale else 0, 0, 0)
+    per_branch = c.width if c.branch_gain == "channel" else 1
+    gains = Complexity(2 * per_branch if c.layerscale else 0, 0, 0)
     return _norm(c.width) * 2 + attention + mlp + gains
 
 

@@ -8,7 +8,8 @@ the step.
 
 A trial may start from the final weights of a parent (`init_from`), as in fine-tuning. Parents are
 trainings of `Study.parents`: they have no arm and stand in no table, are trained first, and are
-shared between studies by their id. The id of a child names that of its parent.
+shared between studies by their id. The id of a child names that of its parent. A trial of the study
+may be what others start from, too.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ OF_MODEL = (
     "pos_embed",
     "embed_token",
     "layerscale",
+    "branch_gain",
+    "gain_init",
 )
 
 
@@ -148,7 +151,7 @@ def branch_steps(entries: Iterable[Mapping[str, Any]], ids: Iterable[str]) -> di
 def check_parents(study: Plan) -> None:
     """Raises ValueError unless each parent that is needed is planned, and fits its children."""
     known = {config.id: config for config in study.parents}
-    trials = {trial.config.id for trial in study.trials}
+    trials = {trial.config.id: trial.config for trial in study.trials}
     if twice := [i for i in known if i in trials] or len(known) < len(study.parents):
         raise ValueError(
             "each parent must be planned once, and be no trial of the study, but got "
@@ -161,7 +164,7 @@ def check_parents(study: Plan) -> None:
     ):
         if config.init_from:
             needed.add(config.init_from)
-            _check_parent(who, config, known.get(config.init_from))
+            _check_parent(who, config, {**trials, **known}.get(config.init_from))
     if idle := [i for i in known if i not in needed]:
         raise ValueError(
             "a parent must be what a trial starts from, but got one that none names as init_from "
@@ -172,7 +175,7 @@ def check_parents(study: Plan) -> None:
 def _check_parent(who: str, config: TrainConfig, parent: TrainConfig | None) -> None:
     if parent is None:
         raise ValueError(
-            "init_from must be the id of a parent of the study, but got "
+            "init_from must be the id of a parent or a trial of the study, but got "
             f"({who}, init_from={config.init_from!r})"
         )
     names = [name for name in OF_MODEL if getattr(config, name) != getattr(parent, name)]
@@ -199,10 +202,11 @@ def setting(plan: Plan, config: TrainConfig) -> TrainConfig:
     """What a training has in common with those that differ in seeds alone, also of their parents,
     and in where they start.
     """
-    known = {parent.id: parent for parent in plan.parents}
     of = config.in_one_piece().replace(seed=0)
-    if of.init_from in known:
-        of = of.replace(init_from=setting(plan, known[of.init_from]).id)
+    starts = (*plan.parents, *(trial.config for trial in plan.trials)) if of.init_from else ()
+    for start in starts:
+        if start.id == of.init_from:
+            return of.replace(init_from=setting(plan, start).id)
     return of
 
 
