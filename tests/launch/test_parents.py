@@ -42,6 +42,7 @@ SCRIPT = ROOT / "tests" / "studies" / "children.py"
 MADE = load_script(SCRIPT)
 CHILD, PARENT = MADE.CHILD, MADE.PARENT.replace(ema_decay=0.9)
 OF_PARENT = CHILD.replace(init_from=PARENT.id)
+GAINS: dict[str, Any] = {"init_from": "0" * 12, "layerscale": 0.1}
 OTHER_CLASSES: dict[str, Any] = {"dataset": "own", "num_images": 640, "num_classes": 5}
 
 
@@ -119,6 +120,31 @@ def test_a_frozen_batchnorm_keeps_its_statistics() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.named_buffers())
 
 
+@pytest.mark.parametrize("branches", [1, 2])
+@pytest.mark.parametrize("gain", ["channel", "scalar"])
+def test_kept_gains_stay_by_the_bit_and_all_else_begins_anew(
+    tmp_path: Path, gain: str, branches: int
+) -> None:
+    first = PARENT.replace(layerscale=0.1, branch_gain=gain, branches=branches, wd=0.5)
+    list(train(first, tmp_path / "first", pins=(AT_END,)))
+    again = first.replace(init_from=first.id, init_parts="layerscale", frozen="layerscale")
+    rows = list(train(again, tmp_path / "again", parent=tmp_path / "first"))
+    theirs = kept(tmp_path / "first")["model"]
+    ours = torch.load(max((tmp_path / "again").glob("checkpoint-*")), weights_only=True)["model"]
+    torch.manual_seed(again.seed)
+    model = build_model(again)
+    inherit(model, again, theirs)
+    torch.manual_seed(again.seed)
+    fresh = build_model(first).state_dict()
+    names = {name for name in theirs if name.endswith(".gamma")}
+    assert len(names) == 2 * first.depth * branches
+    assert {theirs[name].numel() for name in names} == {first.width if gain == "channel" else 1}
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, (theirs if name in names else fresh)[name]), name
+        assert torch.equal(ours[name], theirs[name]) == (name in names), name
+    assert any((theirs[name] != 0.1).any() for name in names) and not rows[-1]["diverged"]
+
+
 def test_a_child_that_is_killed_at_any_step_is_the_same(parent: Path, tmp_path: Path) -> None:
     """It does not need its parent once it has begun."""
     config = OF_PARENT.replace(trainable="attn", batch_size=498, ema_decay=0.9)
@@ -190,6 +216,9 @@ def test_impossible_parents_are_refused(
         ({"init_from": "no"}, "init_from an id of twelve hex digits"),
         ({"init_from": "0" * 12, "trunk": "1" * 12, "trunk_step": 3}, "no trunk with init_from"),
         ({"init_from": "0" * 12, "trainable": "ffn", "model": "regnety-1gf"}, "model == vit"),
+        ({"init_from": "0" * 12, "frozen": "layerscale"}, "layerscale > 0 and trainable == 'all'"),
+        ({**GAINS, "frozen": "layerscale", "trainable": "attn"}, "trainable == 'all' with the"),
+        ({**GAINS, "init_parts": "layerscale", "init_head": "zero"}, "init_head == 'keep' unless"),
     ],
 )
 def test_fields_of_a_start_have_laws(fields: dict[str, Any], law: str) -> None:
@@ -270,6 +299,22 @@ def test_a_store_keeps_the_weights_from_which_planned_trials_start(tmp_path: Pat
     assert {orphan.trial_id for orphan in waste.orphans} == {parent.id, one.id}
     clean(store, waste)
     assert why_not(other, store) == f"its parent {parent.id} is missing"
+
+
+def test_a_trial_of_the_study_is_what_another_one_starts_from(tmp_path: Path) -> None:
+    """Its weights are kept, however large, and the other one waits for it."""
+    first = PARENT.replace(layerscale=0.1)
+    again = first.replace(init_from=first.id, init_parts="layerscale", frozen="layerscale")
+    store, made = Store.open(tmp_path), study(first, again, parents=())
+    assert next_wave([again, first]) == [first] and followers([first], [again, first]) == [again]
+    assert pins([again, first], store) == {first.id: {AT_END}}
+    put(store, made)
+    assert [run(store, made, config).status for config in (first, again)] == [Status.FINISHED] * 2
+    assert read_trials(made, store)  # no parent stands in its tables
+    longer = study(
+        first.replace(seed=1), first.replace(seed=1, init_from=first.id), parents=(first,)
+    )
+    assert len(longer.arms) == 2
 
 
 def test_the_child_of_a_diverged_parent_has_diverged(tmp_path: Path) -> None:

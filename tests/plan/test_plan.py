@@ -372,6 +372,14 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"epochs": 0}, ["epochs >= 1 must hold", "epochs=0"]),
     ({"batch_size": 0}, ["batch_size >= 1 must hold", "batch_size=0"]),
     (
+        {"branch_gain": "scalar"},
+        ["branch_gain channel and gain_init constant without layerscale", "layerscale=0.0"],
+    ),
+    (
+        {"layerscale": 0.1, "gain_init": "zero"},
+        ["layerscale == 1 with gain_init zero must hold", "layerscale=0.1, gain_init='zero'"],
+    ),
+    (
         {"batch_size": 998},
         ["batch_size <= 997 training images must hold", "dataset='digits', batch_size=998"],
     ),
