@@ -137,6 +137,10 @@ GOLDEN_DEFAULTS = {
     "trainable": "all",
     "init_parts": "all",
     "frozen": "none",
+    "teacher": "",
+    "distill": "none",
+    "distill_tau": 3.0,
+    "distill_share": 0.1,
 }
 
 # Fields written out, so that a change of a search space, which is a new trial, is no failure here.
@@ -232,6 +236,7 @@ def test_id_ignores_a_field_at_its_default(name: str) -> None:
 CIFAR = {"dataset": "cifar10", "channels": 3}
 CONV_STEM = {"stem": "conv", "stem_channels": "8-16", "stem_strides": "1-2"}
 COOLDOWN: dict[str, Any] = {"decay": "cooldown"}  # 25 epochs of 15 steps, the last 75 cool down
+STUDENT: dict[str, Any] = {"teacher": "0123456789ab", "distill": "hard"}
 OTHER_VALUES: dict[str, dict[str, Any]] = {
     "dataset": {"dataset": "cifar10", "channels": 3},
     "resolution": {"resolution": 16},
@@ -323,6 +328,10 @@ OTHER_VALUES: dict[str, dict[str, Any]] = {
     "trainable": {"init_from": "0123456789ab", "trainable": "attn"},
     "init_parts": {"init_from": "0123456789ab", "layerscale": 0.1, "init_parts": "layerscale"},
     "frozen": {"init_from": "0123456789ab", "layerscale": 0.1, "frozen": "layerscale"},
+    "teacher": {**STUDENT},
+    "distill": {**STUDENT, "distill": "soft"},
+    "distill_tau": {**STUDENT, "distill": "soft", "distill_tau": 1.0},
+    "distill_share": {**STUDENT, "distill": "soft", "distill_share": 0.5},
 }
 
 

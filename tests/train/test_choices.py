@@ -99,6 +99,8 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     "trainable": alike("all attn ffn head", **CHILD),
     "init_parts": alike("all layerscale", **SCALED_CHILD),
     "frozen": alike("none layerscale", **SCALED_CHILD),
+    # without mixing, a teacher that is right on all images says what the labels say
+    "distill": {"none": {}, **alike("soft hard", teacher=PARENT.id, mixup_alpha=0.8)},
 }
 PROFILES: dict[str, dict[str, dict[str, Any]]] = {
     "profile": alike("inference training"),
@@ -129,12 +131,18 @@ def parents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return folders
 
 
-def trained(config: TrainConfig, folder: Path, data_root: Path, parent: Path | None = None) -> str:
+def trained(config: TrainConfig, folder: Path, data_root: Path, parents: dict[str, Path]) -> str:
     """A digest of the rows and of the final weights of a training."""
     folder.mkdir()
     rows = [
         {k: v for k, v in row.items() if k not in TIMING}
-        for row in train(config, folder, data_root=data_root, parent=parent)
+        for row in train(
+            config,
+            folder,
+            data_root=data_root,
+            parent=parents.get(config.init_from),
+            teacher=(PARENT, parents[PARENT.id]) if config.teacher else None,
+        )
     ]
     assert len(rows) == config.epochs and not any(row["diverged"] for row in rows)
     weights = torch.load(max(folder.glob("checkpoint-*")), weights_only=True)["model"]
@@ -166,8 +174,7 @@ def test_every_choice_trains_something_of_its_own(
         )
         config = BASE.replace(**{**CASES[field][choice], field: choice})
         assert complexity(config).params == sum(p.numel() for p in build_model(config).parameters())
-        start = parents.get(config.init_from)
-        digests[choice] = trained(config, tmp_path / choice, data_root, start)
+        digests[choice] = trained(config, tmp_path / choice, data_root, parents)
     assert len(set(digests.values())) == len(digests) >= 2, digests
 
 
