@@ -1,4 +1,4 @@
-"""Do learned gains let a deeper ViT train, and must they be one for each channel?
+"""Do learned gains let a deeper ViT train, and must each channel have its own?
 
 Trains ViTs of several depths without gains, with another drop path, and with gains on their
 residual branches: one for all channels (ReZero, SkipInit) or one for each (LayerScale), which start
@@ -30,6 +30,9 @@ except ModuleNotFoundError as missing:
 Fields = Mapping[str, Any]
 Cell = tuple[str, int]  # method and depth
 AGAIN = "gains kept"  # trained again, with the gains of a LayerScale training
+KEPT = {"init_parts": "layerscale", "frozen": "layerscale"}
+ADJUSTED = "plain, drop path adjusted"
+ZERO = {"layerscale": 1.0, "gain_init": "zero"}
 
 
 @dataclass(frozen=True)
@@ -38,29 +41,21 @@ class Scale:
 
     cells: Mapping[Cell, Fields]
     pairs: tuple[tuple[Cell, Cell], ...]
-    seeds: tuple[int, ...]
+    lrs: tuple[float, ...]  # (): that of the cell alone
+    num_seeds: int
+    first_seed: int
+    margin: float | None
     notes: str
-    lrs: tuple[float, ...] = ()  # (): that of the cell alone
-    margin: float | None = None
     again: tuple[int, ...] = ()  # depths at which LayerScale is trained again with its gains
 
 
-def scalar(eps: float) -> Fields:
-    return {"branch_gain": "scalar", **zero_or(eps)}
-
-
-def zero_or(eps: float) -> Fields:
-    """Gains that start at eps, or at 0."""
-    return {"layerscale": eps} if eps else {"layerscale": 1.0, "gain_init": "zero"}
-
-
 def gains(eps: float) -> dict[str, Fields]:
-    """Method -> fields; LayerScale starts at eps."""
+    """Method -> fields; gains start at eps, or as the name says."""
     return {
-        "ReZero": scalar(0),
-        "scalar": scalar(eps),
-        "LayerScale": zero_or(eps),
-        "LayerScale from 0": zero_or(0),
+        "ReZero": {"branch_gain": "scalar", **ZERO},
+        "scalar": {"branch_gain": "scalar", "layerscale": eps},
+        "LayerScale": {"layerscale": eps},
+        "LayerScale from 0": ZERO,
         "LayerScale at random": {"layerscale": eps, "gain_init": "uniform"},
     }
 
@@ -74,7 +69,7 @@ DEEP: dict[str, Fields] = {
     "plain": {},
     "drop path 0.1": {"drop_path": 0.1},
     **gains(LAYERSCALE),
-    "LayerScale 0.1": zero_or(0.1),
+    "LayerScale 0.1": {"layerscale": 0.1},
 }
 # the two pairs of depths ask whether more blocks help at all
 SMALL_PAIRS = (
@@ -86,88 +81,43 @@ SMALL_PAIRS = (
 )
 
 
-def small(sizes: Mapping[str, Fields]) -> dict[Cell, Fields]:
-    """12 blocks with every method, and 4 with two; width and recipe are those of S."""
-    methods = {12: DEEP, 4: {name: DEEP[name] for name in ("plain", "LayerScale")}}
+def at_depths(base: Fields, methods: Mapping[int, tuple[str, ...]]) -> dict[Cell, Fields]:
     return {
-        (name, depth): {**sizes["S"], "depth": depth, **fields}
-        for depth, of in methods.items()
-        for name, fields in of.items()
+        (name, depth): {**base, "depth": depth, **DEEP[name]}
+        for depth, names in methods.items()
+        for name in names
     }
 
 
-def tables_3_11_and_3_12() -> Scale:
-    """The columns without T-Fixup and Fixup at four depths, the baseline at 48 blocks, and the
-    trainings with kept gains of section 3.5.3.
-    """
+SMALL = {12: tuple(DEEP), 4: ("plain", "LayerScale")}
+# patches of 7 pixels in place of 4, for an hour and a half of two cores in place of four
+FASHION = {**fashion.RECIPE, **fashion.HELD_OUT, **fashion.MODELS["ViT_P"], "patch_size": 7}
+FASHION |= {"ema_decay": 0.0, "wd": 0.1, "more_evals": "minival"}
+DEPTHS = tuple(DEPTH_BASELINE)
+
+
+def tables_3_11_and_3_12() -> dict[Cell, Fields]:
+    """The columns without T-Fixup and Fixup at four depths, and the baseline at 48 blocks."""
     cells: dict[Cell, Fields] = {}
     for depth, recipe in DEPTH_BASELINE.items():
         shape = {**SHAPES["S"], "depth": depth, "precision": "fp16"}
-        cells["plain, drop path adjusted", depth] = {**recipe.fields, **shape}
+        cells[ADJUSTED, depth] = {**recipe.fields, **shape}
         if depth != 12:  # where 0.05 is the adjusted rate
             cells["plain, drop path 0.05", depth] = {**recipe.fields, **shape, "drop_path": 0.05}
         scaled = {**DEPTH_LAYERSCALE[depth].fields, **shape}
         for method, fields in gains(float(scaled["layerscale"])).items():
             cells[method, depth] = {**scaled, **fields}
-    adjusted = cells["plain, drop path adjusted", 36]
-    cells["plain, drop path adjusted", 48] = {**adjusted, "depth": 48, "drop_path": 0.3}
-    pairs = [
-        pair
-        for depth in DEPTH_BASELINE
-        for pair in (
-            *against(depth, "plain, drop path adjusted", "scalar", "LayerScale from 0"),
-            *against(depth, "LayerScale at random", AGAIN),
-            (("LayerScale from 0", depth), ("ReZero", depth)),
-        )
-    ]
-    return Scale(
-        cells=cells,
-        pairs=tuple(pairs),
-        seeds=(0,),
-        again=tuple(DEPTH_BASELINE),
-        notes="DeiT-S, 300 epochs, in fp16. Drop path is printed for the baseline at 12 to 36 "
-        "blocks. At 48 it has 0.3, the next step of the row, and methods with gains have the rule "
-        "of section 3.5.2 for CaiT-S (0, 0.05, 0.1, 0.2), though the text adapts theirs one by "
-        "one. Table 3.12 calls the baseline of 0.05 uniform one of 0.1, which is its progressive "
-        "rate. 78.9% at 24 and 36 blocks is accuracy before the training failed; here such a run "
-        "counts as diverged. The trainings with kept gains have the seed of the first, so the same "
-        "other initial weights: the text says 'everything being identical otherwise'. One run per "
-        "arm, as in the tables, shows no difference: --num adds seeds.",
-    )
-
-
-def more_blocks() -> Scale:
-    """4, 12 and 24 blocks with and without LayerScale on Fashion-MNIST."""
-    # patches of 7 pixels in place of 4, for an hour and a half of two cores in place of four
-    kept = {**fashion.RECIPE, **fashion.HELD_OUT, **fashion.MODELS["ViT_P"], "patch_size": 7}
-    kept |= {"ema_decay": 0.0, "wd": 0.1, "more_evals": "minival"}
-    depths = (4, 12, 24)
-    methods = ("plain", "LayerScale")
-    deeper = ((12, 4), (24, 12))
-    return Scale(
-        cells={
-            (of, depth): {**kept, "depth": depth, **DEEP[of]} for depth in depths for of in methods
-        },
-        pairs=(
-            *(((of, a), (of, b)) for of in methods for a, b in deeper),
-            *(pair for depth in depths[1:] for pair in against(depth, "plain")),
-        ),
-        seeds=tuple(range(1000, 1004)),
-        # the best of tune_lr_wd at 4 blocks with patches of 4 is 9.4e-3; deeper ones may need less
-        lrs=(2e-3, 4e-3, 8e-3),
-        # about a tenth of the error; no text prints a margin
-        margin=1.0,
-        notes="Three epochs without augmentation: a short training, in which depth may cost more "
-        "than it brings. Patches are of 7 pixels, 16 tokens. wd is one value for all arms.",
-    )
+    cells[ADJUSTED, 48] = {**cells[ADJUSTED, 36], "depth": 48, "drop_path": 0.3}
+    return cells
 
 
 SCALES = {
     "demo": Scale(
-        cells=small(demo.SHAPE_SIZES),
+        cells=at_depths(demo.SHAPE_SIZES["S"], SMALL),
         pairs=SMALL_PAIRS,
-        seeds=tuple(range(1000, 1005)),
         lrs=(8e-3, 1.6e-2),
+        num_seeds=5,
+        first_seed=1000,
         # LayerScale is worth about 30 points at 12 blocks in depth_vs_width. No text prints a
         # margin; a sixth of that would be a small part of it.
         margin=5.0,
@@ -177,15 +127,55 @@ SCALES = {
         "The grid has two lr, a factor of 2 apart, so that each arm is at its edge.",
     ),
     "cifar": Scale(
-        cells=small(cifar.SHAPE_SIZES),
+        cells=at_depths(cifar.SHAPE_SIZES["S"], SMALL),
         pairs=SMALL_PAIRS,
-        seeds=tuple(range(5)),
         lrs=(5e-4, 1e-3, 2e-3),
+        num_seeds=5,
+        first_seed=0,
         margin=1.0,
         notes="Widths, depths and lr were chosen before any training. One evaluation set only.",
     ),
-    "fashion": more_blocks(),
-    "imagenet": tables_3_11_and_3_12(),
+    "fashion": Scale(
+        cells=at_depths(FASHION, dict.fromkeys((4, 12, 24), ("plain", "LayerScale"))),
+        pairs=(
+            *(((of, 12), (of, 4)) for of in ("plain", "LayerScale")),
+            *(((of, 24), (of, 12)) for of in ("plain", "LayerScale")),
+            *against(12, "plain"),
+            *against(24, "plain"),
+        ),
+        # the best of tune_lr_wd at 4 blocks with patches of 4 is 9.4e-3; deeper ones may need less
+        lrs=(2e-3, 4e-3, 8e-3),
+        num_seeds=4,
+        first_seed=1000,
+        margin=1.0,  # about a tenth of the error; no text prints a margin
+        notes="Three epochs without augmentation: a short training, in which depth may cost more "
+        "than it brings. Patches are of 7 pixels, 16 tokens. wd is one value for all arms.",
+    ),
+    "imagenet": Scale(
+        cells=tables_3_11_and_3_12(),
+        pairs=tuple(
+            pair
+            for depth in DEPTHS
+            for pair in (
+                *against(depth, ADJUSTED, "scalar", "LayerScale from 0", "LayerScale at random"),
+                *against(depth, AGAIN),
+                (("LayerScale from 0", depth), ("ReZero", depth)),
+            )
+        ),
+        lrs=(),
+        num_seeds=1,
+        first_seed=0,
+        margin=None,
+        again=DEPTHS,
+        notes="DeiT-S, 300 epochs, in fp16. Drop path is printed for the baseline at 12 to 36 "
+        "blocks. At 48 it has 0.3, the next step of the row, and methods with gains have the rule "
+        "of section 3.5.2 for CaiT-S (0, 0.05, 0.1, 0.2), though the text adapts theirs one by "
+        "one. Table 3.12 calls the baseline of 0.05 uniform one of 0.1, which is its progressive "
+        "rate. 78.9% at 24 and 36 blocks is accuracy before the training failed; here such a run "
+        "counts as diverged. The trainings with kept gains have the seed of the first, so the same "
+        "other initial weights: the text says 'everything being identical otherwise'. One run per "
+        "arm, as in the tables, shows no difference: --num adds seeds.",
+    ),
 }
 
 
@@ -194,26 +184,24 @@ def study(
 ) -> Study:
     """`num` seeds for each arm and lr."""
     values = SCALES[scale]
-    seeds = [values.seeds[0] + i for i in range(len(values.seeds) if num is None else num)]
-    names = {cell: f"{cell[1]} blocks, {cell[0]}" for cell in values.cells}
-    names |= {(AGAIN, depth): f"{depth} blocks, {AGAIN}" for depth in values.again}
+    seeds = [values.first_seed + i for i in range(values.num_seeds if num is None else num)]
+    cells = (*values.cells, *((AGAIN, depth) for depth in values.again))
     arms = {
-        (method, depth): Arm(name, {"method": method, "depth": depth})
-        for (method, depth), name in names.items()
+        (method, depth): Arm(f"{depth} blocks, {method}", {"method": method, "depth": depth})
+        for method, depth in cells
     }
     trials: list[Trial] = []
     for cell, fields in values.cells.items():
-        points = [{"lr": lr, "seed": seed} for seed in seeds for lr in values.lrs]
-        points = points or [{"seed": seed} for seed in seeds]
-        configs = [TrainConfig(**{**fields, **point}) for point in points]
+        base = TrainConfig(**fields)
+        lrs = values.lrs or (base.lr,)
+        configs = [base.replace(lr=lr, seed=seed) for seed in seeds for lr in lrs]
         trials += [Trial(arms[cell], config, i) for i, config in enumerate(configs)]
-        method, depth = cell
-        if method == "LayerScale" and depth in values.again:
-            kept = {"init_parts": "layerscale", "frozen": "layerscale"}
+        if cell[0] == "LayerScale" and cell[1] in values.again:
             trials += [
-                Trial(arms[AGAIN, depth], first.replace(init_from=first.id, **kept), i)
+                Trial(arms[AGAIN, cell[1]], first.replace(init_from=first.id, **KEPT), i)
                 for i, first in enumerate(configs)
             ]
+    at_best = ", and each is shown at its best lr by its mean error on minival"
     return Study(
         kind="shapes",
         name="layerscale_depth",
@@ -223,14 +211,10 @@ def study(
         trials=interleaved(trials),
         metric="val_error_pct",
         margin=values.margin,
-        pairs=tuple((names[a], names[b]) for a, b in values.pairs),
+        pairs=tuple((arms[a].name, arms[b].name) for a, b in values.pairs),
         figures=("comparison_forest",),
         tables=("pair_differences", "arm_means"),
-        design="All arms share their seeds"
-        + (
-            ", and each is shown at its best lr by its mean error on minival." * bool(values.lrs)
-            or "."
-        ),
+        design=f"All arms share their seeds{at_best if values.lrs else ''}.",
         notes=values.notes,
     )
 
