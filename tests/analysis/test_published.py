@@ -20,9 +20,9 @@ from support import known
 
 from vitscale.analysis.published import tables as published
 from vitscale.analysis.published.figures import GREY, note
-from vitscale.analysis.questions import seeds
 from vitscale.analysis.report.report import summary
 from vitscale.analysis.results import Results
+from vitscale.analysis.stats import spread
 from vitscale.plan.study import Study, from_json, to_json
 
 NO_ROWS = pd.DataFrame(columns=["arm", "point", "trial_id", "status", "epoch"])
@@ -281,9 +281,9 @@ def test_images_of_the_thesis_sets_are_ours_where_it_prints_none() -> None:
 def test_uncorrelated_pairs_are_as_many_as_seeds_of_an_arm() -> None:
     """What seed_power says of its assumption of a correlation of 1/2."""
     for difference in (0.5, 1.0, 2.0):
-        alone = seeds.seeds_needed(difference, 1.0)
-        assert alone <= seeds.seeds_needed(difference, 1.0, correlation=0.0) <= alone + 2
-        assert seeds.seeds_needed(difference, 1.0, correlation=0.5) < alone
+        alone = spread.seeds_needed(difference, 1.0)
+        assert alone <= spread.seeds_needed(difference, 1.0, correlation=0.0) <= alone + 2
+        assert spread.seeds_needed(difference, 1.0, correlation=0.5) < alone
 
 
 # ---- the list of studies

@@ -236,7 +236,6 @@ def test_id_ignores_a_field_at_its_default(name: str) -> None:
 CIFAR = {"dataset": "cifar10", "channels": 3}
 CONV_STEM = {"stem": "conv", "stem_channels": "8-16", "stem_strides": "1-2"}
 COOLDOWN: dict[str, Any] = {"decay": "cooldown"}  # 25 epochs of 15 steps, the last 75 cool down
-STUDENT: dict[str, Any] = {"teacher": "0123456789ab", "distill": "hard"}
 OTHER_VALUES: dict[str, dict[str, Any]] = {
     "dataset": {"dataset": "cifar10", "channels": 3},
     "resolution": {"resolution": 16},
@@ -328,10 +327,10 @@ OTHER_VALUES: dict[str, dict[str, Any]] = {
     "trainable": {"init_from": "0123456789ab", "trainable": "attn"},
     "init_parts": {"init_from": "0123456789ab", "layerscale": 0.1, "init_parts": "layerscale"},
     "frozen": {"init_from": "0123456789ab", "layerscale": 0.1, "frozen": "layerscale"},
-    "teacher": {**STUDENT},
-    "distill": {**STUDENT, "distill": "soft"},
-    "distill_tau": {**STUDENT, "distill": "soft", "distill_tau": 1.0},
-    "distill_share": {**STUDENT, "distill": "soft", "distill_share": 0.5},
+    "teacher": {"teacher": "0" * 12, "distill": "hard"},
+    "distill": {"distill": "soft", "teacher": "0" * 12},
+    "distill_tau": {"distill_tau": 2.0, "distill": "soft", "teacher": "0" * 12},
+    "distill_share": {"distill_share": 0.5, "distill": "soft", "teacher": "0" * 12},
 }
 
 
@@ -917,7 +916,8 @@ def test_study_survives_json() -> None:
 def test_json_gives_every_field_of_a_study() -> None:
     """All fields except costs, which are measured again; and the factors of arms, by name."""
     fields = {field.name for field in dataclasses.fields(Study)}
-    assert set(to_json(make_study())) == fields - {"measured"} | {"factors"}
+    study = make_study(printed={"val": {"a": 12.5}}, axis="lr")
+    assert set(to_json(study)) == fields - {"measured"} | {"factors"}
 
 
 def test_a_plan_whose_ids_no_longer_hold_is_refused() -> None:

@@ -19,6 +19,7 @@ from vitscale.plan.trial import (
     Trial,
     check_factors,
     check_not_pooled,
+    conditions,
     most_common,
 )
 
@@ -71,6 +72,17 @@ def _cells_of_recipes(plan: Plan) -> None:
 
 def _factorial(plan: Plan) -> None:
     factorial(plan)
+
+
+def _axis(plan: Plan) -> None:
+    for arm, of in conditions(plan).items():
+        if type(of.get(plan.axis)) not in (int, float):
+            raise ValueError(
+                "axis must name a numeric factor or field of each arm for the figure arm_lines, "
+                f"but got (axis={shown(plan.axis)}, arm={arm!r}: {shown(of.get(plan.axis))})"
+            )
+    names = (plan.axis, *comparisons.lines(plan))
+    check_not_pooled(plan, ", ".join(names), lambda c: tuple(c[name] for name in names))
 
 
 def _views(plan: Plan) -> None:
@@ -214,6 +226,13 @@ QUESTIONS = (
         drawn="displays.forest",
     ),
     Question(
+        kinds=OF_ARMS,
+        module="arm_means",
+        figures=("arm_lines",),
+        drawn="displays.arm_lines",
+        laws=(_axis,),
+    ),
+    Question(
         kinds=("repeats",),
         module="questions.stability",
         tables=tables("stability_cells"),
@@ -260,8 +279,6 @@ QUESTIONS = (
             "seed_normality",
             "seed_noise",
             "seed_correlation",
-            "seed_power",
-            "seed_epochs",
         ),
         figures=("seed_histogram", "seed_sets", "seed_curves", "seed_intermediate"),
         drawn="questions.seed_figures",
@@ -273,7 +290,10 @@ QUESTIONS = (
         figures=("agreement",),
         drawn="questions.agreement",
     ),
-    Question(kinds=("repeats",), module="questions.seed_bins", tables=tables("seed_bins")),
+    *(  # each in the module of its name
+        Question(kinds=("repeats",), module=f"questions.{name}", tables=tables(name))
+        for name in ("seed_power", "seed_epochs", "seed_bins")
+    ),
     Question(
         kinds=("repeats",),
         module="questions.recipes",
@@ -302,6 +322,7 @@ QUESTIONS = (
             "published_finetuning",
         ),
     ),
+    Question(kinds=OF_ARMS, module="published.tables", tables=tables("published_arms")),
     Question(
         kinds=("shapes",),
         module="questions.shapes",
