@@ -22,6 +22,7 @@ try:
     from search_spaces.touvron2022 import LAYERSCALE
     from search_spaces.vit import SHAPES
     from vitscale import Arm, Study, TrainConfig, Trial, interleaved, main
+    from vitscale.catalog.tables import printed_errors
 except ModuleNotFoundError as missing:
     raise SystemExit(
         f"{missing}: run `make demo` once, then .venv/bin/python; or see docs/install.md"
@@ -32,6 +33,13 @@ Cell = tuple[str, int]  # method and depth
 AGAIN = "gains kept"  # trained again, with the gains of a LayerScale training
 KEPT = {"init_parts": "layerscale", "frozen": "layerscale"}
 ADJUSTED = "plain, drop path adjusted"
+PRINTED = ("thesis_table3_11", "thesis_table3_12", "thesis_layerscale_retraining")
+IN_PRINT = {  # method, where ours has another name
+    "baseline": "plain, drop path 0.05",
+    "baseline adjusted": ADJUSTED,
+    "LayerScale zero": "LayerScale from 0",
+    "LayerScale uniform": "LayerScale at random",
+}
 ZERO = {"layerscale": 1.0, "gain_init": "zero"}
 
 
@@ -190,6 +198,19 @@ def study(
         (method, depth): Arm(f"{depth} blocks, {method}", {"method": method, "depth": depth})
         for method, depth in cells
     }
+    names = {cell: arm.name for cell, arm in arms.items()}
+    printed: dict[str, float] = {}
+    for table in PRINTED if scale == "imagenet" else ():
+        # a cell that failed before the end is no result
+        printed |= printed_errors(
+            table,
+            lambda row: (
+                names.get((IN_PRINT.get(row["method"], row["method"]), int(row["depth"])), "")
+                if row["failed"] == "0"
+                else ""
+            ),
+            {"val": "top1_pct"},
+        )["val"]
     trials: list[Trial] = []
     for cell, fields in values.cells.items():
         base = TrainConfig(**fields)
@@ -211,9 +232,11 @@ def study(
         trials=interleaved(trials),
         metric="val_error_pct",
         margin=values.margin,
-        pairs=tuple((arms[a].name, arms[b].name) for a, b in values.pairs),
-        figures=("comparison_forest",),
-        tables=("pair_differences", "arm_means"),
+        pairs=tuple((names[a], names[b]) for a, b in values.pairs),
+        axis="depth",
+        printed={"val": printed} if printed else {},
+        figures=("comparison_forest", "arm_lines"),
+        tables=("pair_differences", "arm_means", *(("published_arms",) if printed else ())),
         design=f"All arms share their seeds{at_best if values.lrs else ''}.",
         notes=values.notes,
     )

@@ -202,6 +202,12 @@ def test_gains_of_the_thesis_have_the_values_of_its_tables() -> None:
         kept, first = (trials[f"{depth} blocks, {name}"] for name in ("gains kept", "LayerScale"))
         parts = {"init_parts": "layerscale", "frozen": "layerscale"}
         assert kept == first.replace(init_from=first.id, **parts)
+    printed = plan("layerscale_depth", "imagenet").printed["val"]
+    assert printed["36 blocks, gains kept"] == 18.4
+    assert printed["24 blocks, LayerScale at random"] == 17.9
+    failed = {f"{depth} blocks, plain, drop path 0.05" for depth in (24, 36)}
+    unprinted = failed | {"48 blocks, plain, drop path adjusted"}  # of 48 the text has a sentence
+    assert trials.keys() - printed.keys() == unprinted
 
 
 @pytest.mark.parametrize("scale", SCALES)
