@@ -129,7 +129,8 @@ def _branch(c: TrainConfig, tokens: int, queries: int = 0) -> Complexity:
     qkv = _linear(queries, c.width, c.width) + _linear(tokens, c.width, 2 * c.width)
     attention = qkv + products + _linear(queries, c.width, c.width)
     mlp = _linear(queries, c.width, hidden) + _linear(queries, hidden, c.width)
-    gains = Complexity(2 * c.width if c.layerscale else 0, 0, 0)
+    per_branch = c.width if c.branch_gain == "channel" else 1
+    gains = Complexity(2 * per_branch if c.layerscale else 0, 0, 0)
     return _norm(c.width) * 2 + attention + mlp + gains
 
 

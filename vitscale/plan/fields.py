@@ -147,6 +147,10 @@ class Fields:
     class_blocks: Annotated[Natural, Max(10_000)] = 0
     # initial gain of each residual branch and channel; 0: no LayerScale
     layerscale: NotNegative = 0.0
+    # a gain for each channel of a branch, or one for all of them, as in ReZero and SkipInit
+    branch_gain: Literal["channel", "scalar"] = "channel"
+    # gains start at `layerscale`, at random values from 0 to twice that, or at 0, with layerscale 1
+    gain_init: Literal["constant", "uniform", "zero"] = "constant"
     # jax: as the ViT authors' code, with a zero head; trunc_normal: as DeiT's
     weight_init: Literal["jax", "trunc_normal"] = "jax"
 
@@ -240,6 +244,10 @@ class Fields:
     # what is trained beside the head: all; attention or the MLPs, with the position embedding; or
     # nothing. What is not trained stays as the parent left it.
     trainable: Literal["all", "attn", "ffn", "head"] = "all"
+    # what the parent gives: all weights, or the gains of LayerScale alone
+    init_parts: Literal["all", "layerscale"] = "all"
+    # the gains of LayerScale stay as the parent left them, while all else is trained
+    frozen: Literal["none", "layerscale"] = "none"
 
     # ---- distillation
     # id of a parent of the study whose predictions, on the same augmented images, are part of the

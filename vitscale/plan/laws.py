@@ -268,12 +268,26 @@ def _trunk_laws(c: Fields) -> list[Law]:
     ]
 
 
+OF_START = ("init_weights", "init_head", "trainable", "init_parts", "frozen")  # with init_from
+
+
 def _parent_laws(c: Fields) -> list[Law]:
     if not c.init_from:
-        given = "init_weights raw, init_head keep and trainable all without init_from"
-        plain = (c.init_weights, c.init_head, c.trainable) == ("raw", "keep", "all")
-        return [(given, plain, "init_from init_weights init_head trainable")]
+        given = ", ".join(f"{name} {DEFAULTS[name]}" for name in OF_START)
+        plain = all(getattr(c, name) == DEFAULTS[name] for name in OF_START)
+        return [(f"{given} without init_from", plain, f"init_from {' '.join(OF_START)}")]
+    of_gains = "layerscale" in (c.init_parts, c.frozen)
     return [
+        (
+            "layerscale > 0 and trainable == 'all' with the part layerscale",
+            not of_gains or (c.layerscale > 0 and c.trainable == "all"),
+            "layerscale trainable init_parts frozen",
+        ),
+        (
+            "init_head == 'keep' unless init_parts is all",
+            c.init_parts == "all" or c.init_head == "keep",
+            "init_head init_parts",
+        ),
         (
             "init_from an id of twelve hex digits",
             bool(re.fullmatch("[0-9a-f]{12}", c.init_from)),
@@ -376,6 +390,8 @@ VIT_ONLY = (
     "token_layer",
     "class_blocks",
     "layerscale",
+    "branch_gain",
+    "gain_init",
     "weight_init",
     "dropout",
 )
@@ -412,6 +428,16 @@ def _vit_laws(c: Fields) -> list[Law]:
         ),
         ("width % 4 == 0 for the stem hmlp", c.stem != "hmlp" or c.width % 4 == 0, "stem width"),
         # a field without effect would give the same training another id
+        (
+            "branch_gain channel and gain_init constant without layerscale",
+            c.layerscale > 0 or (c.branch_gain, c.gain_init) == ("channel", "constant"),
+            "layerscale branch_gain gain_init",
+        ),
+        (
+            "layerscale == 1 with gain_init zero",
+            c.gain_init != "zero" or c.layerscale == 1,
+            "layerscale gain_init",
+        ),
         (
             "stem_norm == 'bn' unless the stem is conv, graham or hmlp",
             c.stem_norm == "bn" or c.stem in ("conv", "graham", "hmlp"),
