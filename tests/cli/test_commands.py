@@ -549,6 +549,20 @@ def test_sources_that_are_not_installed_have_commands(
     assert capsys.readouterr().out == "vitscale (not installed)\n"
 
 
+def test_complexity_says_what_predicts_minutes_per_epoch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["vitscale", "complexity", "--runtime"])
+    main()
+    told = capsys.readouterr().out
+    assert "acts_m    r = 0.93 [0.85, 0.97], Figure 9 prints 0.93\n" in told
+    monkeypatch.setattr(sys, "argv", ["vitscale", "complexity", "--runtime", "--json"])
+    main()
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["cost"] for row in rows] == ["params_m", "flops_g", "acts_m"]
+    assert rows[2]["acts_minus_r"] is None
+
+
 def test_status_and_help_load_nothing_heavy(store: Store) -> None:
     code = """if True:
         import sys
