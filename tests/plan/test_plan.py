@@ -133,6 +133,10 @@ GOLDEN_DEFAULTS = {
     "init_weights": "raw",
     "init_head": "keep",
     "trainable": "all",
+    "teacher": "",
+    "distill": "none",
+    "distill_tau": 3.0,
+    "distill_share": 0.1,
 }
 
 # Fields written out, so that a change of a search space, which is a new trial, is no failure here.

@@ -84,7 +84,8 @@ class Study:
     question: str  # one sentence, the title of the report
     source: str  # author, year, figure; "ours"
     trials: tuple[Trial, ...]  # in the order in which they are trained
-    # trainings from which trials start (init_from): trained first, in no arm and no table
+    # trainings whose final weights trials need (init_from, teacher): trained first, in no arm or
+    # table
     parents: tuple[TrainConfig, ...] = ()
     # 0: draws are i.i.d.; R: the points are R equal blocks of independent Sobol scrambles
     num_scrambles: int = 0
