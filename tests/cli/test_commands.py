@@ -296,6 +296,14 @@ def test_the_72_stability_runs_of_the_paper_take_12_900_v100_hours(
     assert plan["makespan_h"] is None
 
 
+def test_printed_minutes_of_a_timm_model_are_those_of_its_measured_cost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arms = {"ResNet-50": [{**xiao2021.PEAK_MODELS["ResNet-50"], "epochs": 100}]}
+    plan = planned(capsys, made("peak", arms), tmp_path, "--epoch-minutes", "xiao2021")
+    assert plan["device_hours"] == pytest.approx(3.4 * 100 * 8 / 60)  # Table 2
+
+
 def test_given_throughputs_and_minutes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Samples / (images/s); minutes * epochs; the first rule that matches an arm counts."""
     study = plan_of()
