@@ -18,6 +18,7 @@ from vitscale.plan.trial import (
     Trial,
     check_factors,
     check_not_pooled,
+    conditions,
     most_common,
 )
 
@@ -70,6 +71,21 @@ def _cells_of_recipes(plan: Plan) -> None:
 
 def _factorial(plan: Plan) -> None:
     factorial(plan)
+
+
+def _axis(plan: Plan) -> None:
+    for arm, of in conditions(plan).items():
+        if type(of.get(plan.axis)) not in (int, float):
+            raise ValueError(
+                "axis must name a numeric factor or field of each arm for the figure arm_lines, "
+                f"but got (axis={shown(plan.axis)}, arm={arm!r}: {shown(of.get(plan.axis))})"
+            )
+    lines = comparisons.lines(plan)
+    check_not_pooled(
+        plan,
+        ", ".join((plan.axis, *lines)),
+        lambda c: (c[plan.axis], *(c[name] for name in lines)),
+    )
 
 
 def _views(plan: Plan) -> None:
@@ -197,6 +213,13 @@ QUESTIONS = (
         drawn="displays.forest",
     ),
     Question(
+        kinds=OF_ARMS,
+        module="arm_means",
+        figures=("arm_lines",),
+        drawn="displays.arm_lines",
+        laws=(_axis,),
+    ),
+    Question(
         kinds=("repeats",),
         module="questions.stability",
         tables=tables("stability_cells"),
@@ -285,6 +308,7 @@ QUESTIONS = (
             "published_finetuning",
         ),
     ),
+    Question(kinds=OF_ARMS, module="published.tables", tables=tables("published_arms")),
     Question(
         kinds=("shapes",),
         module="questions.shapes",

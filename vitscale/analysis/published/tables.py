@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from vitscale.analysis import estimates
+from vitscale.analysis.arm_means import means_by_set
 from vitscale.analysis.estimates import Contrast, contrast
 from vitscale.analysis.questions import seeds
 from vitscale.analysis.questions.recipes import interaction, recipe_cells
@@ -118,6 +119,22 @@ def published_finetuning(results: Results) -> pd.DataFrame:
         minus = table[f"{name}_error_pct"].to_numpy() - beside[f"{name}_error_pct"].to_numpy()
         table[f"{name}_minus_full_points"] = minus.round(1)
     return table
+
+
+def published_arms(results: Results) -> pd.DataFrame:
+    """One row per arm and evaluation set of which the source of the study prints an error: that
+    error, the mean of ours with its 95% interval, and ours minus the printed one, in points.
+
+    Printed numbers are of single runs, without an interval, so the difference has none either:
+    that of the mean is of our runs alone. Each arm of ours at its own lr, over the runs that
+    finished.
+    """
+    table, printed = results.once(means_by_set), results.study.printed
+    keys = list(zip(table["evaluation"], table["arm"], strict=True))
+    theirs = [printed.get(name, {}).get(arm, np.nan) for name, arm in keys]
+    table.insert(2, "printed_error_pct", theirs)
+    table["minus_printed_points"] = table["mean"] - table["printed_error_pct"]
+    return table.dropna(subset="printed_error_pct").reset_index(drop=True)
 
 
 def published_recipe_interaction(results: Results) -> pd.DataFrame:
