@@ -120,6 +120,7 @@ FEW = {
     "duration-imagenet",
     "finetune-imagenet",
     "optimizer_stability-imagenet",
+    "peak_performance-imagenet",
     "training_length-imagenet",
 }
 

@@ -32,6 +32,8 @@ from vitscale.plan import comparisons
 from vitscale.plan.study import Study
 from vitscale.plan.trial import conditions
 
+MANY = 8  # values of an axis: more over a wide range have a logarithmic axis
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -92,11 +94,17 @@ def _values(curves: Collection[Curve]) -> np.ndarray:
 
 
 def _doubles(values: np.ndarray) -> bool:
-    """Whether ascending values are powers of two apart."""
+    """Whether ascending values are powers of two apart, or many over a wide range."""
     if len(values) < 2 or values[0] <= 0:
         return False
+    if _many(values):
+        return True
     powers = np.log2(values / values[0])
     return bool(np.allclose(powers, np.round(powers), atol=1e-9))
+
+
+def _many(values: np.ndarray) -> bool:
+    return len(values) > MANY and values[-1] > MANY * values[0]
 
 
 def _places(curve: Curve, curves: Collection[Curve]) -> np.ndarray:
@@ -112,6 +120,7 @@ def _panel(ax: Axes, curves: Sequence[Curve], results: Results, name: str) -> bo
     every, drawn, handles = _values(curves), False, []
     ends = np.log2(every[[0, -1]]) if _doubles(every) else every[[0, -1]]
     step = 0.02 * float(ends[1] - ends[0] or 1)
+    apart = 0 if _many(every) else step  # many values seldom hide each other
     for index, curve in enumerate(curves):
         y, low, high = lines.ends(table.loc[list(curve.arms)], "mean")
         runs = [of_arms[arm].runs for arm in curve.arms]
@@ -119,7 +128,7 @@ def _panel(ax: Axes, curves: Sequence[Curve], results: Results, name: str) -> bo
         drawn |= published.draw_printed_line(ax, study, name, curve.arms, x, look["marker"])
         several = [of if len(of) > 1 else of[:0] for of in runs]
         lines.Line(
-            x=x + lines.aside(index, len(curves), step),
+            x=x + lines.aside(index, len(curves), apart),
             y=y,
             low=low,
             high=high,
@@ -135,7 +144,8 @@ def _panel(ax: Axes, curves: Sequence[Curve], results: Results, name: str) -> bo
         placeholder(ax, "no run finished")
     label = study.axis.replace("_", " ")
     if _doubles(every):
-        lines.doublings(ax, every, label)
+        powers = np.arange(np.floor(np.log2(every[-1] / every[0]) + 0.6) + 1)
+        lines.doublings(ax, every[0] * 2**powers if _many(every) else every, label)
     else:
         lines.ticks(ax, every, lambda x: f"{x:g}", 3 * step, label)
     legend_below(ax, handles)
