@@ -153,6 +153,35 @@ def test_lines_of_arms_have_means_runs_intervals_and_printed_errors() -> None:
     assert (low, high) == pytest.approx((11 - HALF, 11 + HALF), abs=1e-5)
 
 
+def test_many_values_over_a_wide_range_have_an_axis_of_doublings_and_stay_where_they_are() -> None:
+    """Xiao et al. 2021, Figure 6: 19 models at 2.6 to 41.7 minutes an epoch, a panel per length."""
+    study = replace(plan("peak_performance", "imagenet"), published=True)
+    rows = [
+        {
+            "arm": trial.arm.name,
+            "point": trial.point,
+            "trial_id": trial.config.id,
+            "status": "finished",
+            "value": 20.0,
+            "lr": trial.config.lr,
+            "val_ema_error_pct": 20.0,
+        }
+        for trial in study.trials
+    ]
+    figure = arm_lines(Results(study, pd.DataFrame(rows).astype({"point": "Int64"})))
+    assert [ax.get_title() for ax in figure.axes] == ["100 epochs", "200 epochs", "400 epochs"]
+    for ax, vit_p in zip(figure.axes, ([33.2, 19.9], [29.7, 18.8], [27.7, 18.2]), strict=True):
+        told = [ax.xaxis.get_major_formatter()(at) for at in ax.get_xticks()]
+        assert told == ["2.6", "5.2", "10.4", "20.8", "41.6"]
+        left, right = ax.get_xlim()
+        assert left < np.log2(2.6) and np.log2(41.7) < right
+        theirs = grey(ax)
+        assert len(theirs) == 5 and theirs[0].get_ydata()[[0, -1]].tolist() == vit_p
+        assert theirs[0].get_xdata().tolist() == pytest.approx(np.log2([2.6, 3.8, 11.5, 18.8]))
+        ours = [line.get_xdata().tolist() for line in ax.lines if line.get_color() != GREY]
+        assert theirs[0].get_xdata().tolist() in ours
+
+
 def test_lines_are_of_the_factors_that_vary_and_panels_of_the_study() -> None:
     trials = tuple(
         Trial(
