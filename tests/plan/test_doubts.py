@@ -121,7 +121,9 @@ FEW = {
     "finetune-imagenet",
     "layerscale_depth-imagenet",
     "optimizer_stability-imagenet",
+    "stems-imagenet",
     "training_length-imagenet",
+    "vit_design-imagenet",
 }
 
 

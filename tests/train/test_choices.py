@@ -75,13 +75,16 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     "augment": alike("none autoaugment randaugment trivialaugment 3augment", **RGB),
     "stem": {
         **alike(
-            "patchify patchify_bn patchify_gelu patchify_bn_gelu graham hmlp", **RGB, patch_size=8
+            "patchify patchify_bn patchify_gelu patchify_bn_gelu patchify_bn_relu graham hmlp",
+            **RGB,
+            patch_size=8,
         ),
         "conv": {**RGB, "patch_size": 8, "stem_channels": "4-8", "stem_strides": "4-2"},
     },
     "stem_norm": alike("bn ln", **CONV),
     "pool": alike("token avg"),
-    "pos_embed": alike("learned sincos none"),
+    "pos_embed": alike("learned learned2d relative sincos none"),
+    "pos_at": alike("stem layer shared"),
     "branch_gain": alike("channel scalar", layerscale=0.1),
     # one value for all three, as zero demands it
     "gain_init": alike("constant uniform zero", layerscale=1.0),

@@ -12,6 +12,7 @@ import scipy.stats
 import timm
 import torch
 from timm.layers import DropPath, HybridEmbed, LayerNorm2d
+from timm.models.cait import Cait
 from timm.models.vision_transformer import Block, ParallelThingsBlock, VisionTransformer
 from timm.models.vision_transformer_hybrid import ConvStem
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from torchvision.ops import StochasticDepth
 
 from vitscale.plan.config import TrainConfig
 from vitscale.train.blocks import ParallelBlock, run_branches
+from vitscale.train.complexity import measured_complexity
 from vitscale.train.draws import (
     Seeded,
     SeededDropout,
@@ -327,7 +329,7 @@ def test_models_without_branches_take_either_mode() -> None:
 
 # --- stems ----------------------------------------------------------------------------------------
 
-STEMS = [(stem, "bn") for stem in ("patchify", "patchify_bn", "patchify_gelu", "patchify_bn_gelu")]
+STEMS = [("patchify" + after, "bn") for after in ("", "_bn", "_gelu", "_bn_gelu", "_bn_relu")]
 STEMS += [(stem, norm) for stem in ("conv", "graham", "hmlp") for norm in ("bn", "ln")]
 
 
@@ -355,11 +357,23 @@ def test_every_stem_gives_a_token_for_each_patch(stem: str, stem_norm: str) -> N
         for m in model.patch_embed.modules()
         if isinstance(m, (nn.BatchNorm2d, nn.LayerNorm))
     ]
-    counts = {"patchify_bn": 1, "patchify_bn_gelu": 1, "conv": 2, "graham": 4, "hmlp": 3}
-    assert len(norms) == counts.get(stem, 0)
+    counts = {"conv": 2, "graham": 4, "hmlp": 3}
+    assert len(norms) == counts.get(stem, stem.count("_bn"))
     assert all(
         issubclass(norm, nn.LayerNorm if stem_norm == "ln" else nn.BatchNorm2d) for norm in norms
     )
+
+
+def test_patchify_with_norm_and_relu_is_the_sentence_of_the_paper() -> None:
+    """Xiao et al. 2021, appendix A: BN and ReLU after the patchify stem. Here BN is written out."""
+    stem = build_stem(TrainConfig(stem="patchify_bn_relu", width=16, patch_size=8, resolution=32))
+    images = torch.randn(6, 1, 32, 32)
+    patches = nn.functional.unfold(images, 8, stride=8)
+    tokens = stem[0].weight.flatten(1) @ patches + stem[0].bias[:, None]
+    mean, var = (f(tokens, (0, 2), keepdim=True) for f in (torch.mean, torch.var))
+    n = 6 * 16
+    expected = torch.relu((tokens - mean) / (var * (n - 1) / n + stem[1].eps).sqrt())
+    assert torch.allclose(stem(images).flatten(2), expected, atol=1e-5)
 
 
 def test_the_stem_of_graham_is_the_published_list() -> None:
@@ -493,6 +507,28 @@ def test_a_timm_model_is_the_one_that_timm_makes() -> None:
     assert vit.pos_embed.shape == (1, 10, 192)
     # timm's own default is 0.1
     assert not any(isinstance(layer, DropPath) for layer in swin.modules())
+
+
+def test_arguments_of_a_timm_model_replace_those_of_its_name() -> None:
+    """CaiT-B12: the class itself with these arguments. Its multiply-adds are those of Touvron 2022
+    (thesis), Table 6.13.
+    """
+    args = "depth=12,embed_dim=768,init_values=0.0001,num_heads=16"
+    config = TrainConfig(
+        model="timm:cait_s24_224", timm_args=args, resolution=224, dataset="imagenet",
+        channels=3, num_classes=1000, drop_path=0.1,
+    )  # fmt: skip
+    with torch.device("meta"):
+        ours = build_model(config)
+        theirs = Cait(depth=12, embed_dim=768, init_values=1e-4, num_heads=16)
+    shapes = [{n: p.shape for n, p in m.state_dict().items()} for m in (ours, theirs)]
+    assert shapes[0] == shapes[1] and (len(ours.blocks), len(ours.blocks_token_only)) == (12, 2)
+    assert {layer.drop_prob for layer in ours.modules() if isinstance(layer, DropPath)} == {0.1}
+    assert round(measured_complexity(config).flops / 1e9, 1) == 18.2
+    small = TrainConfig(model="timm:cait_xxs24_224", timm_args="depth=1,init_values=0.5")
+    assert (build_model(small).blocks[0].gamma_1 == 0.5).all()
+    with pytest.raises(ValueError, match=r"timm_args='wings=2', .* unexpected keyword"):
+        build_model(config.replace(timm_args="wings=2"))
 
 
 # timm name, blocks with a drop path under the uniform rule, and under timm's own: linear, so that

@@ -296,6 +296,12 @@ QUESTIONS = (
     ),
     Question(
         kinds=("repeats",),
+        module="questions.sets",
+        tables=tables("sets_regression"),
+        figures=("sets_regression",),
+    ),
+    Question(
+        kinds=("repeats",),
         module="questions.recipes",
         tables={
             "recipe_interaction": Compared(
@@ -307,6 +313,7 @@ QUESTIONS = (
                 },
             ),
             "recipe_cells": None,
+            "rank_agreement": None,
         },
         figures=("recipe_interaction",),
         drawn="questions.recipe_figure",
