@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from vitscale.plan import comparisons
-from vitscale.plan.comparisons import Compared, factorial
+from vitscale.plan.comparisons import Compared, factorial, screening
 from vitscale.plan.spelling import shown
 from vitscale.plan.trial import (
     Plan,
@@ -70,6 +70,10 @@ def _cells_of_recipes(plan: Plan) -> None:
 
 def _factorial(plan: Plan) -> None:
     factorial(plan)
+
+
+def _screening(plan: Plan) -> None:
+    screening(plan)
 
 
 def _views(plan: Plan) -> None:
@@ -189,6 +193,16 @@ QUESTIONS = (
         figures=("factorial_grid",),
         drawn="displays.grid",
         laws=(_factorial,),
+    ),
+    Question(
+        kinds=OF_ARMS,
+        module="comparisons",
+        tables={
+            "main_effects": Compared(
+                comparisons.main_effects, "reported", {"main effect": "main effect of a factor"}
+            )
+        },
+        laws=(_screening,),
     ),
     Question(
         kinds=OF_ARMS,
