@@ -34,9 +34,11 @@ from vitscale.record.store import Store
 from vitscale.record.table import outcomes, read_trials
 from vitscale.record.trial_info import describe, readable_plans
 from vitscale.record.workdir import Damaged
+from vitscale.train.data import Batches
 from vitscale.train.inherit import freeze, inherit
 from vitscale.train.loop import train
 from vitscale.train.model import build_model
+from vitscale.train.sources import load_split
 
 SCRIPT = ROOT / "tests" / "studies" / "children.py"
 MADE = load_script(SCRIPT)
@@ -149,6 +151,75 @@ def test_damaged_weights_are_one_line(parent: Path, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.glob("*weights-*")] == [f"damaged-{path.name}"]
 
 
+# --- what a student learns
+
+TEACHER = CHILD.replace(seed=5)
+STUDENT = CHILD.replace(teacher=TEACHER.id, distill="hard", weight_init="trunc_normal")
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("teacher")
+    assert not list(train(TEACHER, folder, pins=(AT_END,)))[-1]["diverged"]
+    return folder
+
+
+@pytest.mark.parametrize("distill", ["soft", "hard"])
+@pytest.mark.parametrize("micro_batch", [0, 300])
+def test_a_step_of_a_student_is_the_printed_one(
+    teacher: Path, tmp_path: Path, distill: str, micro_batch: int
+) -> None:
+    """One step on all images, by equations 3.2 and 3.3 of H. Touvron's thesis written out."""
+    soft = {"distill_tau": 2.0, "distill_share": 0.3} if distill == "soft" else {}
+    config = STUDENT.replace(
+        distill=distill, **soft, batch_size=996, epochs=1, optimizer="sgd", momentum=0.0, wd=0.0,
+        decay="constant", lr=0.5,
+    )  # fmt: skip
+    torch.manual_seed(config.seed)
+    model, theirs = build_model(config), build_model(TEACHER)
+    theirs.load_state_dict(kept(teacher)["model"])
+    parts = [np.arange(996)]
+    images, y = next(
+        Batches(load_split(config, "train", None), config, torch.device("cpu"), parts).iterate(0, 0)
+    )
+    z, z_teacher = model(images), theirs.eval()(images).detach()
+
+    def psi(logits: torch.Tensor) -> torch.Tensor:
+        return logits.exp() / logits.exp().sum(1, keepdim=True)
+
+    def cross_entropy(labels: torch.Tensor) -> torch.Tensor:
+        return -psi(z)[range(996), labels].log().mean()
+
+    if distill == "soft":
+        ours, target = psi(z / 2), psi(z_teacher / 2)
+        divergence = (target * (target / ours).log()).sum(1).mean()
+        loss = 0.7 * cross_entropy(y) + 0.3 * 2**2 * divergence
+    else:
+        loss = (cross_entropy(y) + cross_entropy(z_teacher.argmax(1))) / 2
+    loss.backward()
+    (row,) = train(config, tmp_path, teacher=(TEACHER, teacher), micro_batch=micro_batch)
+    assert row["train_loss"] == pytest.approx(float(loss), rel=1e-5)
+    state = torch.load(max(tmp_path.glob("checkpoint-*")), weights_only=True)["model"]
+    for name, weight in model.named_parameters():
+        torch.testing.assert_close(state[name], weight - 0.5 * weight.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_a_student_that_is_killed_at_any_step_is_the_same(teacher: Path, tmp_path: Path) -> None:
+    """It needs its teacher to go on."""
+    config = STUDENT.replace(batch_size=498, dropout=0.1)
+    taught = {"teacher": (TEACHER, teacher)}
+    rows = list(train(config, tmp_path / "whole", **taught))
+    whole = timeless(rows), final_tensors(tmp_path / "whole")
+    folder = tmp_path / "killed"
+    for _ in range(config.num_steps):
+        training = train(config, folder, checkpoint_every_s=0.0, **taught)
+        next(training, None)
+        training.close()
+    assert_same(folder, list(train(config, folder, checkpoint_every_s=0.0, **taught)), whole)
+    with pytest.raises(Damaged, match="a parent must have its final weights, but got none"):
+        list(train(config, tmp_path / "new", teacher=(TEACHER, tmp_path / "none")))
+
+
 # --- the plan
 
 
@@ -164,7 +235,7 @@ def study(*children: TrainConfig, parents: tuple[TrainConfig, ...] = (PARENT,)) 
     ("children", "parents", "law"),
     [
         ((OF_PARENT,), (), "init_from must be the id of a parent of the study"),
-        ((CHILD,), (PARENT,), "a parent must be what a trial starts from"),
+        ((CHILD,), (PARENT,), "a parent must be the init_from or the teacher"),
         ((OF_PARENT.replace(depth=2),), (PARENT,), "one model.*: depth=2 and 1"),
         ((OF_PARENT.replace(**OTHER_CLASSES),), (PARENT,), "num_classes=5 and 10"),
         (
@@ -174,6 +245,8 @@ def study(*children: TrainConfig, parents: tuple[TrainConfig, ...] = (PARENT,)) 
         ),
         ((OF_PARENT,), (PARENT, PARENT), "each parent must be planned once"),
         ((OF_PARENT, PARENT), (PARENT,), "and be no trial of the study"),
+        ((STUDENT,), (), "teacher must be the id of a parent of the study"),
+        ((STUDENT.replace(teacher=PARENT.id),), (PARENT,), "same images.*resolution=8 and 4"),
     ],
 )
 def test_impossible_parents_are_refused(
@@ -190,6 +263,10 @@ def test_impossible_parents_are_refused(
         ({"init_from": "no"}, "init_from an id of twelve hex digits"),
         ({"init_from": "0" * 12, "trunk": "1" * 12, "trunk_step": 3}, "no trunk with init_from"),
         ({"init_from": "0" * 12, "trainable": "ffn", "model": "regnety-1gf"}, "model == vit"),
+        ({"teacher": "0" * 12}, "distill soft or hard with a teacher"),
+        ({"distill": "soft"}, "distill == 'none' without a teacher"),
+        ({"teacher": "0" * 12, "distill": "hard", "distill_tau": 2.0}, "unless distill is soft"),
+        ({"teacher": "0" * 12, "distill": "hard", "loss": "bce"}, "loss == 'ce'"),
     ],
 )
 def test_fields_of_a_start_have_laws(fields: dict[str, Any], law: str) -> None:
@@ -270,6 +347,33 @@ def test_a_store_keeps_the_weights_from_which_planned_trials_start(tmp_path: Pat
     assert {orphan.trial_id for orphan in waste.orphans} == {parent.id, one.id}
     clean(store, waste)
     assert why_not(other, store) == f"its parent {parent.id} is missing"
+
+
+def test_a_student_is_trained_in_a_store_and_needs_its_teacher(tmp_path: Path) -> None:
+    store, made = Store.open(tmp_path / "runs"), study(STUDENT, parents=(TEACHER,))
+    put(store, made)
+    assert run(store, made, TEACHER).status is Status.FINISHED
+    shown = plans.summarize(
+        made, store, argparse.Namespace(**dict.fromkeys(plans.OPTIONS), keep_weights=None)
+    )
+    assert shown["parents"]["teacher_flops"] == made.cost(TEACHER).flops * STUDENT.num_samples
+    assert run(store, made, STUDENT).status is Status.FINISHED
+    by_hand = list(train(STUDENT, tmp_path / "hand", teacher=(TEACHER, store.trial(TEACHER.id))))
+    assert timeless(list(store.read(STUDENT.id).rows)) == timeless(by_hand)
+    student, of_parent = describe(store, readable_plans(store), [STUDENT.id, TEACHER.id])
+    assert student["teacher"] == {"trial_id": TEACHER.id, "status": "finished"}
+    assert {of["trial_id"] for of in of_parent["branches"]} == {STUDENT.id}
+    assert survey(store).orphans == ()
+
+    other = STUDENT.replace(seed=3)
+    (store.trial(other.id)).write("checkpoint-0000000001-0000000000000000.pt", b"begun")
+    for name in store.trial(TEACHER.id).names("weights-"):
+        store.trial(TEACHER.id).remove(name)
+    for name in store.trial(TEACHER.id).names("checkpoint-"):
+        store.trial(TEACHER.id).remove(name)
+    assert f"its parent {TEACHER.id} must have its final weights, but got none" in why_not(
+        other, store
+    )
 
 
 def test_the_child_of_a_diverged_parent_has_diverged(tmp_path: Path) -> None:

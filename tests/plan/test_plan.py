@@ -135,6 +135,10 @@ GOLDEN_DEFAULTS = {
     "init_weights": "raw",
     "init_head": "keep",
     "trainable": "all",
+    "teacher": "",
+    "distill": "none",
+    "distill_tau": 3.0,
+    "distill_share": 0.1,
 }
 
 # Fields written out, so that a change of a search space, which is a new trial, is no failure here.
@@ -905,7 +909,8 @@ def test_study_survives_json() -> None:
 def test_json_gives_every_field_of_a_study() -> None:
     """All fields except costs, which are measured again; and the factors of arms, by name."""
     fields = {field.name for field in dataclasses.fields(Study)}
-    assert set(to_json(make_study())) == fields - {"measured"} | {"factors"}
+    study = make_study(printed={"val": {"a": 12.5}}, axis="lr")
+    assert set(to_json(study)) == fields - {"measured"} | {"factors"}
 
 
 def test_a_plan_whose_ids_no_longer_hold_is_refused() -> None:

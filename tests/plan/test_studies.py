@@ -52,6 +52,7 @@ COUNTS = {
     # Touvron et al. 2022, Table 5: 3 models, 3 parts, 2 optimizers; ours have the head and runs
     # without a parent, too
     ("finetune", "demo"): (2 * 4 + 1) * 15,
+    ("finetune", "fashion"): (4 + 1) * 20,
     ("finetune", "cifar"): (2 * 3 + 1) * 10,
     ("finetune", "imagenet"): 3 * 3 * 2,
     # thesis, Table 6.15: four lengths of S, B and L, two of H; ours are two lengths of S and B at

@@ -92,6 +92,8 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     "init_weights": alike("raw ema", **CHILD),
     "init_head": alike("keep zero random", **CHILD, weight_init="trunc_normal"),
     "trainable": alike("all attn ffn head", **CHILD),
+    # without mixing, a teacher that is right on all images says what the labels say
+    "distill": {"none": {}, **alike("soft hard", teacher=PARENT.id, mixup_alpha=0.8)},
 }
 PROFILES: dict[str, dict[str, dict[str, Any]]] = {
     "profile": alike("inference training"),
@@ -120,12 +122,18 @@ def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def trained(config: TrainConfig, folder: Path, data_root: Path, parent: Path | None = None) -> str:
+def trained(config: TrainConfig, folder: Path, data_root: Path, parent: Path) -> str:
     """A digest of the rows and of the final weights of a training."""
     folder.mkdir()
     rows = [
         {k: v for k, v in row.items() if k not in TIMING}
-        for row in train(config, folder, data_root=data_root, parent=parent)
+        for row in train(
+            config,
+            folder,
+            data_root=data_root,
+            parent=parent if config.init_from else None,
+            teacher=(PARENT, parent) if config.teacher else None,
+        )
     ]
     assert len(rows) == config.epochs and not any(row["diverged"] for row in rows)
     weights = torch.load(max(folder.glob("checkpoint-*")), weights_only=True)["model"]
@@ -157,8 +165,7 @@ def test_every_choice_trains_something_of_its_own(
         )
         config = BASE.replace(**{**CASES[field][choice], field: choice})
         assert complexity(config).params == sum(p.numel() for p in build_model(config).parameters())
-        start = parent if config.init_from else None
-        digests[choice] = trained(config, tmp_path / choice, data_root, start)
+        digests[choice] = trained(config, tmp_path / choice, data_root, parent)
     assert len(set(digests.values())) == len(digests) >= 2, digests
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from vitscale.analysis import estimates
+from vitscale.analysis.cells import cells
 from vitscale.analysis.questions.seeds import draws_of
 from vitscale.analysis.results import STATUSES, Results
 from vitscale.plan.metrics import Metric
@@ -21,6 +22,29 @@ def arm_means(results: Results) -> pd.DataFrame:
         {"arm": arm, **_row(draws_of(results.trials, arm), results.metric)}
         for arm in results.study.arms
     ]
+    return pd.DataFrame(rows)
+
+
+def means_by_set(results: Results) -> pd.DataFrame:
+    """One row per arm and evaluation set, also of minival: mean of the metric with its 95%
+    interval, n, and how many runs diverged; each arm at its own lr.
+    """
+    columns, rows = estimates.evaluations(results.study), []
+    for arm, cell in results.once(cells).items():
+        ended = estimates.counts(cell.runs)
+        for name, column in columns.items():
+            mean, low, high = cell.interval(column, results.metric)
+            rows.append(
+                {
+                    "arm": arm,
+                    "evaluation": name,
+                    "mean": mean,
+                    "mean_low": low,
+                    "mean_high": high,
+                    "n": ended["finished"],
+                    "diverged": ended["diverged"],
+                }
+            )
     return pd.DataFrame(rows)
 
 

@@ -187,15 +187,22 @@ def _parents(study: Study, store: Store) -> dict[str, Any] | None:
         return None
     done = store.done_of([config.id for config in study.parents])
     flops = sum(training_flops(config, study.measured) for config in study.parents)
-    num = len(study.parents)
-    return {"parents": num, "to_do": num - len(done), "training_flops": flops}
+    num, config_of = len(study.parents), {config.id: config for config in study.parents}
+    teaching = sum(  # one forward pass per sample
+        study.cost(config_of[config.teacher]).flops * config.num_samples
+        for config in (trial.config for trial in study.trained)
+        if config.teacher
+    )
+    parents = {"parents": num, "to_do": num - len(done), "training_flops": flops}
+    return parents | ({"teacher_flops": teaching} if teaching else {})
 
 
 def _parents_text(parents: dict[str, Any], own: float) -> str:
-    flops = parents["training_flops"]
+    flops, teaching = parents["training_flops"], parents.get("teacher_flops", 0)
     return (
         f"parents: {parents['parents']} trainings, {parents['to_do']} to do first: {flops:.3g} "
         f"multiply-adds beside the {own:.3g} of the trials"
+        + (f", and {teaching:.3g} of teachers" if teaching else "")
     )
 
 

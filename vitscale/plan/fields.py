@@ -224,6 +224,16 @@ class Fields:
     # nothing. What is not trained stays as the parent left it.
     trainable: Literal["all", "attn", "ffn", "head"] = "all"
 
+    # ---- distillation
+    # id of a parent of the study whose predictions, on the same augmented images, are part of the
+    # loss, with its raw weights; "": no teacher
+    teacher: str = ""
+    # hard: half of the loss is the cross entropy with the teacher's class (Touvron et al. 2021);
+    # soft: `distill_share` of it is the divergence from its probabilities (Hinton et al. 2015)
+    distill: Literal["none", "soft", "hard"] = "none"
+    distill_tau: Positive = 3.0  # soft: temperature of both softmaxes
+    distill_share: PositiveFraction = 0.1  # soft: share of the loss that is about the teacher
+
     @property
     def num_train(self) -> int:
         """Images of the training split."""
@@ -273,7 +283,12 @@ class Fields:
     @property
     def needs(self) -> tuple[str, ...]:
         """Ids of the trainings that must be done before this one begins."""
-        return tuple(filter(None, (self.trunk, self.init_from)))
+        return tuple(filter(None, (self.trunk, *self.parents)))
+
+    @property
+    def parents(self) -> tuple[str, ...]:
+        """Ids of the trainings whose final weights this one needs."""
+        return tuple(filter(None, (self.init_from, self.teacher)))
 
     @property
     def num_own_steps(self) -> int:

@@ -138,7 +138,7 @@ def _unequal_arm(study: Plan, *ignored: str) -> str:
     first: dict[str, dict[str, Any]] = {}
     for trial in study.trials:
         config = trial.config.in_one_piece()
-        if config.init_from:
+        if config.parents:
             config = setting(study, config).replace(seed=config.seed)
         fields = {
             name: value for name, value in config.non_default().items() if name not in ignored

@@ -52,6 +52,7 @@ def laws_of(c: Fields) -> list[Law]:
         + _training_laws(c)
         + _trunk_laws(c)
         + _parent_laws(c)
+        + _teacher_laws(c)
         + _model_laws(c)
     )
 
@@ -291,6 +292,33 @@ def _parent_laws(c: Fields) -> list[Law]:
             c.model == "vit" or c.trainable in ("all", "head"),
             "model trainable",
         ),
+    ]
+
+
+def _teacher_laws(c: Fields) -> list[Law]:
+    laws = [
+        (
+            f"{name} == {DEFAULTS[name]} unless distill is soft",
+            c.distill == "soft" or getattr(c, name) == DEFAULTS[name],
+            f"distill {name}",
+        )
+        for name in ("distill_tau", "distill_share")
+    ]
+    if not c.teacher:
+        return [
+            *laws,
+            ("distill == 'none' without a teacher", c.distill == "none", "distill teacher"),
+        ]
+    return [
+        *laws,
+        ("distill soft or hard with a teacher", c.distill != "none", "distill teacher"),
+        (
+            "teacher an id of twelve hex digits",
+            bool(re.fullmatch("[0-9a-f]{12}", c.teacher)),
+            "teacher",
+        ),
+        ("no trunk with a teacher", not c.trunk, "trunk teacher"),
+        ("loss == 'ce' with a teacher", c.loss == "ce", "loss teacher"),
     ]
 
 

@@ -8,7 +8,8 @@ the step.
 
 A trial may start from the final weights of a parent (`init_from`), as in fine-tuning. Parents are
 trainings of `Study.parents`: they have no arm and stand in no table, are trained first, and are
-shared between studies by their id. The id of a child names that of its parent.
+shared between studies by their id. The id of a child names that of its parent. The teacher of a
+distillation is a parent, too.
 """
 
 from __future__ import annotations
@@ -53,6 +54,9 @@ OF_MODEL = (
     "embed_token",
     "layerscale",
 )
+
+# fields that a child shares with its teacher: what goes into a model and comes out of it
+OF_IMAGES = ("dataset", "resolution", "channels", "num_classes")
 
 
 def on_trunks(trials: Iterable[Trial]) -> tuple[Trial, ...]:
@@ -139,9 +143,9 @@ def branch_steps(entries: Iterable[Mapping[str, Any]], ids: Iterable[str]) -> di
         trunk, step = config.get("trunk"), config.get("trunk_step")
         if isinstance(trunk, str) and trunk in known and type(step) is int:
             steps.setdefault(trunk, set()).add(step)
-        parent = config.get("init_from")
-        if isinstance(parent, str) and parent in known:
-            steps.setdefault(parent, set()).add(AT_END)
+        for parent in (config.get("init_from"), config.get("teacher")):
+            if isinstance(parent, str) and parent in known:
+                steps.setdefault(parent, set()).add(AT_END)
     return steps
 
 
@@ -159,22 +163,36 @@ def check_parents(study: Plan) -> None:
         *((f"arm={trial.arm.name!r}", trial.config) for trial in study.trials),
         *((f"parent={config.id}", config) for config in study.parents),
     ):
-        if config.init_from:
-            needed.add(config.init_from)
-            _check_parent(who, config, known.get(config.init_from))
+        needed.update(config.parents)
+        for name, check in (("init_from", _check_parent), ("teacher", _check_teacher)):
+            parent = getattr(config, name)
+            if parent and parent not in known:
+                raise ValueError(
+                    f"{name} must be the id of a parent of the study, but got "
+                    f"({who}, {name}={parent!r})"
+                )
+            if parent:
+                check(who, config, known[parent])
     if idle := [i for i in known if i not in needed]:
         raise ValueError(
-            "a parent must be what a trial starts from, but got one that none names as init_from "
-            f"(parent={idle[0]})"
+            "a parent must be the init_from or the teacher of a training, but got one that is "
+            f"neither (parent={idle[0]})"
         )
 
 
-def _check_parent(who: str, config: TrainConfig, parent: TrainConfig | None) -> None:
-    if parent is None:
+def _check_teacher(who: str, config: TrainConfig, teacher: TrainConfig) -> None:
+    names = [name for name in OF_IMAGES if getattr(config, name) != getattr(teacher, name)]
+    if names:
+        values = ", ".join(
+            f"{name}={getattr(config, name)!r} and {getattr(teacher, name)!r}" for name in names
+        )
         raise ValueError(
-            "init_from must be the id of a parent of the study, but got "
-            f"({who}, init_from={config.init_from!r})"
+            "a trial and its teacher must see the same images and classes, but got "
+            f"({who}, teacher={teacher.id}: {values})"
         )
+
+
+def _check_parent(who: str, config: TrainConfig, parent: TrainConfig) -> None:
     names = [name for name in OF_MODEL if getattr(config, name) != getattr(parent, name)]
     if config.init_head == "keep" and config.num_classes != parent.num_classes:
         names.append("num_classes")
@@ -201,9 +219,8 @@ def setting(plan: Plan, config: TrainConfig) -> TrainConfig:
     """
     known = {parent.id: parent for parent in plan.parents}
     of = config.in_one_piece().replace(seed=0)
-    if of.init_from in known:
-        of = of.replace(init_from=setting(plan, known[of.init_from]).id)
-    return of
+    names = [name for name in ("init_from", "teacher") if getattr(of, name) in known]
+    return of.replace(**{name: setting(plan, known[getattr(of, name)]).id for name in names})
 
 
 def entries(plan: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -18,6 +18,7 @@ from vitscale.plan.trial import (
     Trial,
     check_factors,
     check_not_pooled,
+    conditions,
     most_common,
 )
 
@@ -74,6 +75,21 @@ def _factorial(plan: Plan) -> None:
 
 def _screening(plan: Plan) -> None:
     screening(plan)
+
+
+def _axis(plan: Plan) -> None:
+    for arm, of in conditions(plan).items():
+        if type(of.get(plan.axis)) not in (int, float):
+            raise ValueError(
+                "axis must name a numeric factor or field of each arm for the figure arm_lines, "
+                f"but got (axis={shown(plan.axis)}, arm={arm!r}: {shown(of.get(plan.axis))})"
+            )
+    lines = comparisons.lines(plan)
+    check_not_pooled(
+        plan,
+        ", ".join((plan.axis, *lines)),
+        lambda c: (c[plan.axis], *(c[name] for name in lines)),
+    )
 
 
 def _views(plan: Plan) -> None:
@@ -211,6 +227,13 @@ QUESTIONS = (
         drawn="displays.forest",
     ),
     Question(
+        kinds=OF_ARMS,
+        module="arm_means",
+        figures=("arm_lines",),
+        drawn="displays.arm_lines",
+        laws=(_axis,),
+    ),
+    Question(
         kinds=("repeats",),
         module="questions.stability",
         tables=tables("stability_cells"),
@@ -257,8 +280,6 @@ QUESTIONS = (
             "seed_normality",
             "seed_noise",
             "seed_correlation",
-            "seed_power",
-            "seed_epochs",
         ),
         figures=("seed_histogram", "seed_sets", "seed_curves", "seed_intermediate"),
         drawn="questions.seed_figures",
@@ -270,7 +291,10 @@ QUESTIONS = (
         figures=("agreement",),
         drawn="questions.agreement",
     ),
-    Question(kinds=("repeats",), module="questions.seed_bins", tables=tables("seed_bins")),
+    *(  # each in the module of its name
+        Question(kinds=("repeats",), module=f"questions.{name}", tables=tables(name))
+        for name in ("seed_power", "seed_epochs", "seed_bins")
+    ),
     Question(
         kinds=("repeats",),
         module="questions.recipes",
@@ -299,6 +323,7 @@ QUESTIONS = (
             "published_finetuning",
         ),
     ),
+    Question(kinds=OF_ARMS, module="published.tables", tables=tables("published_arms")),
     Question(
         kinds=("shapes",),
         module="questions.shapes",

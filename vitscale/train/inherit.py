@@ -5,12 +5,16 @@ trained.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vitscale.plan.config import TrainConfig
+from vitscale.record.workdir import Workdir
+from vitscale.train import checkpoint
+from vitscale.train.model import build_model, place
 
 POSITIONS = "pos_embed"
 # part of the names of what is trained beside the head and the positions
@@ -36,6 +40,16 @@ def inherit(model: nn.Module, config: TrainConfig, weights: Mapping[str, Tensor]
             case "random":
                 state[name] = own[name]
     model.load_state_dict(state)
+
+
+def build_teacher(config: TrainConfig, folder: Workdir | Path, device: torch.device) -> nn.Module:
+    """The model of a teacher's config in evaluation mode, with its final raw weights, which need no
+    gradient.
+    """
+    model = build_model(config)
+    workdir = Workdir(folder) if isinstance(folder, Path) else folder
+    model.load_state_dict(checkpoint.load_final(workdir, config.id)["model"])
+    return place(model, config, device).eval().requires_grad_(False)
 
 
 def _resized(positions: Tensor, config: TrainConfig) -> Tensor:

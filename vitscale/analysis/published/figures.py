@@ -98,6 +98,34 @@ def note(study: Study, name: str, drawn: bool = False) -> str:
     return f"\n{text}"
 
 
+def printed_note(study: Study, marks: str) -> str:
+    """What marks of `Study.printed` are; they are drawn only if the study shows them."""
+    return f"\nGrey {marks}: printed numbers of {study.source}; single runs, no interval."
+
+
+def draw_printed_pairs(ax: Axes, study: Study, table: pd.DataFrame) -> bool:
+    """The printed difference of each pair whose arms have printed errors on its set, below ours."""
+    drawn = False
+    for y, row in enumerate(table.to_dict("records")):
+        printed = study.printed.get(row["evaluation"], {})
+        if study.published and {row.get("a"), row.get("b")} <= printed.keys():
+            ax.plot(printed[row["a"]] - printed[row["b"]], y + 0.25, "D", **HOLLOW, **LINE)
+            drawn = True
+    return drawn
+
+
+def draw_printed_line(
+    ax: Axes, study: Study, name: str, arms: Sequence[str], x: np.ndarray, marker: str
+) -> bool:
+    """The printed errors of arms at the places x, on an evaluation set, joined."""
+    printed = study.printed.get(name, {})
+    shown = [arm in printed for arm in arms]
+    if study.published and any(shown):
+        y = [printed[arm] for arm in arms if arm in printed]
+        ax.plot(x[shown], y, marker, linestyle="-", **HOLLOW, **LINE)
+    return study.published and any(shown)
+
+
 def draw_published_training_length(
     ax: Axes, models: Sequence[str], lengths: Sequence[int], markers: Sequence[str]
 ) -> bool:

@@ -11,11 +11,14 @@ import numpy as np
 import pandas as pd
 
 from vitscale.analysis import estimates
+from vitscale.analysis.arm_means import means_by_set
 from vitscale.analysis.estimates import Contrast, contrast
 from vitscale.analysis.questions import seeds
 from vitscale.analysis.questions.recipes import interaction, recipe_cells
+from vitscale.analysis.questions.seed_epochs import seed_epochs
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats.intervals import clopper_pearson
+from vitscale.analysis.stats.spread import sampling_error
 from vitscale.catalog.datasets import original
 from vitscale.catalog.tables import table_path
 from vitscale.plan.study import Study
@@ -59,7 +62,7 @@ def published_seed_statistics(results: Results) -> pd.DataFrame:
     mean, sd = 100 - table["mean_top1_pct"], table["sd_points"]
     worst, best, zero = (100 - table[f"{name}_top1_pct"] for name in ("min", "max", "seed_0"))
     sampling = [
-        seeds.sampling_error(error, num) for error, num in zip(mean, table["images"], strict=True)
+        sampling_error(error, num) for error, num in zip(mean, table["images"], strict=True)
     ]
     result = table[["evaluation", "images", "n"]].assign(
         mean_error_pct=mean,
@@ -92,6 +95,22 @@ def published_finetuning(results: Results) -> pd.DataFrame:
         minus = table[f"{name}_error_pct"].to_numpy() - beside[f"{name}_error_pct"].to_numpy()
         table[f"{name}_minus_full_points"] = minus.round(1)
     return table
+
+
+def published_arms(results: Results) -> pd.DataFrame:
+    """One row per arm and evaluation set of which the source of the study prints an error: that
+    error, the mean of ours with its 95% interval, and ours minus the printed one, in points.
+
+    Printed numbers are of single runs, without an interval, so the difference has none either:
+    that of the mean is of our runs alone. Each arm of ours at its own lr, over the runs that
+    finished.
+    """
+    table, printed = results.once(means_by_set), results.study.printed
+    keys = list(zip(table["evaluation"], table["arm"], strict=True))
+    theirs = [printed.get(name, {}).get(arm, np.nan) for name, arm in keys]
+    table.insert(2, "printed_error_pct", theirs)
+    table["minus_printed_points"] = table["mean"] - table["printed_error_pct"]
+    return table.dropna(subset="printed_error_pct").reset_index(drop=True)
 
 
 def published_recipe_interaction(results: Results) -> pd.DataFrame:
@@ -286,7 +305,7 @@ def seed_ranges(results: Results) -> pd.DataFrame:
     text = read("thesis_epoch_variability").dropna(subset="value").iloc[0]
     val = read("thesis_seed_statistics").set_index("evaluation").loc["val"]
     worst, best = (val["mean_top1_pct"] - val[f"{end}_top1_pct"] for end in ("min", "max"))
-    table = results.once(seeds.seed_epochs)
+    table = results.once(seed_epochs)
     first = next(iter(estimates.evaluations(results.study)))
     rows = []
     for arm, of_arm in table[table["evaluation"] == first].groupby("arm", sort=False):

@@ -213,8 +213,9 @@ def published_depth_vs_width(results: Results) -> pd.DataFrame:
     table, in points.
 
     Values of the figures are a third party's reading of the charts, to about 0.1. Single runs
-    without intervals, except B12x1 of Table 3 (5 runs, sd 0.06 on val and 0.26 on v2). Context on
-    other data, not a target.
+    without intervals, except B12x1 of Table 3 (5 runs, sd 0.06 on val and 0.26 on v2). At imagenet
+    the models of Figures 1 to 3 and Tables 2 and 3 are those of the plan, by a recipe that the text
+    leaves open in part; on other data the numbers are context, not a target.
     """
     table = published_errors()
     key = ["source", "size", "pairs", "layerscale", "epochs"]
