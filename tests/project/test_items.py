@@ -21,7 +21,7 @@ from vitscale.plan.study import Study
 from vitscale.plan.trial import Trial
 
 ROWS = table_rows("items")
-SCRIPT = re.compile(r"studies/(\w+)\.py --scale imagenet --plan")
+SCRIPT = re.compile(r"studies/(\w+)\.py --scale imagenet(?: --item (\w+))? --plan")
 COSTS = "vitscale complexity"
 # Figures and tables of each text, without illustrations and lists of data sets; of the thesis, the
 # numbered ones of chapters 2 to 6, section 6.3.4's table and two without a number. Recipes of the
@@ -36,8 +36,8 @@ def name_of(row: dict[str, str]) -> str:
 
 
 @functools.cache
-def study_of(name: str) -> Study:
-    options = {"hardware": "any"} if name == "throughput" else {}
+def study_of(name: str, item: str | None = "") -> Study:
+    options = {"hardware": "any"} if name == "throughput" else {"item": item} if item else {}
     return plan(name, "imagenet", **options)
 
 
@@ -53,8 +53,7 @@ def trials_of(command: str, arms: str) -> list[Trial]:
     """The trials of a command's plan that are of the arms: "" is all, "panel:TITLE" those of a
     panel, and anything else a pattern.
     """
-    (name,) = SCRIPT.fullmatch(command).groups()  # type: ignore[union-attr]
-    study = study_of(name)
+    study = study_of(*SCRIPT.fullmatch(command).groups())  # type: ignore[union-attr]
     if arms.startswith("panel:"):
         return [t for t in study.trials if t.arm.name in study.panels[arms.removeprefix("panel:")]]
     return [trial for trial in study.trials if re.search(arms, label(trial))]
@@ -112,14 +111,14 @@ def test_a_command_plans_what_its_row_claims(row: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row["shows"]], ids=name_of)
 def test_a_study_draws_what_its_row_names(row: dict[str, str]) -> None:
-    studies = [study_of(name) for name in SCRIPT.findall(row["command"])]
+    studies = [study_of(*of) for of in SCRIPT.findall(row["command"])]
     drawn = {name for study in studies for name in (*study.tables, *study.figures)}
     assert set(row["shows"].split()) <= drawn
 
 
 def test_every_study_that_answers_a_paper_is_in_a_row() -> None:
     """And its page is one that the table can link to."""
-    named = {name for row in ROWS for name in SCRIPT.findall(row["command"])}
+    named = {name for row in ROWS for name, _ in SCRIPT.findall(row["command"])}
     scripts = {path.stem for path in (ROOT / "studies").glob("*.py")}
     assert named == scripts
     assert all((ROOT / "docs" / "studies" / f"{name}.md").exists() for name in named)
