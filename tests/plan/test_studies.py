@@ -5,6 +5,7 @@ state, and shortened demos through the real Ray.
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -161,9 +162,12 @@ def test_ingredients_share_the_trainings_of_the_texts_that_other_studies_have() 
     figure = script_of("imagenet", item="xiao_figure_10")
     ours = ids(plan("training_length", "imagenet"))
     assert (len(figure.trials), len(ids(figure) & ours)) == (2 * 2 * 2 * 4, 16)
-    base = {t.config.id for t in plan("recipe_ingredients", "demo").trials if t.arm.name == "row 1"}
-    assert len(base & ids(plan("optimizer_stability", "demo"))) == 5
-    assert base <= ids(plan("duration", "demo"))
+    demo = plan("recipe_ingredients", "demo")
+    base = [trial.config for trial in demo.trials if trial.arm.name == "row 1"]
+    assert [config.seed for config in base] == [2000, 2001, 2002, 2003, 2004, 2005]
+    at_1000 = {replace(config, seed=config.seed - 1000).id for config in base}
+    assert len(at_1000 & ids(plan("optimizer_stability", "demo"))) == 5
+    assert at_1000 <= ids(plan("duration", "demo")) and not ids(demo) & at_1000
     with pytest.raises(
         ValueError, match=r"^item must be all unless the scale is imagenet, but got"
     ):
