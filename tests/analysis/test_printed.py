@@ -85,7 +85,7 @@ def note(figure: Any) -> str:
 def test_the_table_has_a_row_of_each_printed_error_beside_ours() -> None:
     table = published_arms(results_of(made()))
     rows = {(row.arm, row.evaluation): row for row in table.itertuples()}
-    assert list(rows) == [("a", "val"), ("b", "val"), ("b", "test")]
+    assert [*rows] == [("a", "val"), ("b", "val"), ("b", "test")]
     of = rows["a", "val"]
     assert (of.printed_error_pct, of.mean, of.n, of.diverged) == (12.5, 11.0, 3, 0)
     assert (of.mean_low, of.mean_high) == pytest.approx((11 - HALF, 11 + HALF), abs=1e-5)
@@ -213,8 +213,14 @@ def test_an_axis_is_a_number_of_each_arm_that_tells_the_arms_of_a_line_apart(
 @pytest.mark.parametrize(
     ("printed", "said"),
     [
-        ({"val": {"c": 1.0}}, "printed must name arms of the study, but got ('c')"),
-        ({"real": {}}, "evaluated, (val, test), but got ('real')"),
+        (
+            {"val": {"c": 1.0}},
+            "evaluated, and arms of the study, but got ('c')",
+        ),
+        (
+            {"real": {}},
+            "evaluated, and arms of the study, but got ('real')",
+        ),
         ({"val": {"a": 101}}, "0 <= printed <= 100 must hold, but got (val, a=101)"),
         ({"val": {"a": np.nan}}, "0 <= printed <= 100 must hold, but got (val, a=nan)"),
         ({"val": {"a": True}}, "0 <= printed <= 100 must hold, but got (val, a=True)"),

@@ -323,6 +323,10 @@ OTHER_VALUES: dict[str, dict[str, Any]] = {
     "init_weights": {"init_from": "0123456789ab", "init_weights": "ema"},
     "init_head": {"init_from": "0123456789ab", "init_head": "zero"},
     "trainable": {"init_from": "0123456789ab", "trainable": "attn"},
+    "teacher": {"teacher": "0" * 12, "distill": "hard"},
+    "distill": {"distill": "soft", "teacher": "0" * 12},
+    "distill_tau": {"distill_tau": 2.0, "distill": "soft", "teacher": "0" * 12},
+    "distill_share": {"distill_share": 0.5, "distill": "soft", "teacher": "0" * 12},
 }
 
 

@@ -29,23 +29,14 @@ def means_by_set(results: Results) -> pd.DataFrame:
     """One row per arm and evaluation set, also of minival: mean of the metric with its 95%
     interval, n, and how many runs diverged; each arm at its own lr.
     """
-    columns, rows = estimates.evaluations(results.study), []
+    rows = []
     for arm, cell in results.once(cells).items():
         ended = estimates.counts(cell.runs)
-        for name, column in columns.items():
-            mean, low, high = cell.interval(column, results.metric)
-            rows.append(
-                {
-                    "arm": arm,
-                    "evaluation": name,
-                    "mean": mean,
-                    "mean_low": low,
-                    "mean_high": high,
-                    "n": ended["finished"],
-                    "diverged": ended["diverged"],
-                }
-            )
-    return pd.DataFrame(rows)
+        for name, column in estimates.evaluations(results.study).items():
+            mean = cell.interval(column, results.metric)
+            rows.append((arm, name, *mean, ended["finished"], ended["diverged"]))
+    columns = ["arm", "evaluation", "mean", "mean_low", "mean_high", "n", "diverged"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _row(runs: pd.DataFrame, metric: Metric) -> dict[str, float]:

@@ -84,12 +84,8 @@ def _axis(plan: Plan) -> None:
                 "axis must name a numeric factor or field of each arm for the figure arm_lines, "
                 f"but got (axis={shown(plan.axis)}, arm={arm!r}: {shown(of.get(plan.axis))})"
             )
-    lines = comparisons.lines(plan)
-    check_not_pooled(
-        plan,
-        ", ".join((plan.axis, *lines)),
-        lambda c: (c[plan.axis], *(c[name] for name in lines)),
-    )
+    names = (plan.axis, *comparisons.lines(plan))
+    check_not_pooled(plan, ", ".join(names), lambda c: tuple(c[name] for name in names))
 
 
 def _views(plan: Plan) -> None:

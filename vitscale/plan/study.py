@@ -101,8 +101,7 @@ class Study:
     notes: str = ""  # what the study does and does not show, for the report
     # draw the papers' numbers behind ours, as context and not as a target
     published: bool = False
-    # evaluation set -> arm -> top-1 error in percent that the source prints, of a single run: the
-    # table published_arms has it beside ours, and figures with `published`
+    # evaluation set -> arm -> top-1 error in percent that the source prints, of a single run
     printed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     axis: str = ""  # a numeric factor or field, along which the figure arm_lines has its lines
     # the largest difference of two means, in units of the metric's differences, that would not
@@ -392,42 +391,28 @@ def _check_metric(study: Study) -> None:
                 f"({', '.join(known)}), but got "
                 f"(metric={shown(study.metric)}, eval_split={config.eval_split!r})"
             )
-    if study.published and study.column.metric not in (ERROR, SPEED):
+    if (study.published or study.printed) and study.column.metric not in (ERROR, SPEED):
         raise ValueError(
-            "published=True must come with the top-1 error as metric, which the papers report, "
-            f"but got (metric={shown(study.metric)})"
+            "published=True and printed must come with the top-1 error as metric, which the papers "
+            f"report, but got (metric={shown(study.metric)})"
         )
 
 
 def _check_printed(study: Study) -> None:
     """Raises ValueError unless printed errors are percentages of arms on evaluation sets."""
-    printed = study.printed
-    if not isinstance(printed, Mapping) or not all(
-        isinstance(of, Mapping) for of in printed.values()
+    if not isinstance(study.printed, Mapping) or not all(
+        isinstance(of, Mapping) for of in study.printed.values()
     ):
-        raise ValueError(
-            "printed must map evaluation sets to errors in percent by arm, but got "
-            f"(printed={shown(printed)})"
-        )
-    if printed and study.column.metric != ERROR:
-        raise ValueError(
-            "printed errors must come with the top-1 error as metric, but got "
-            f"(metric={shown(study.metric)})"
-        )
-    known = sets(study, "all") if printed else []
-    for name, of in printed.items():
-        if name not in known:
-            raise ValueError(
-                "the sets of printed must be those on which every trial is evaluated, "
-                f"({', '.join(known)}), but got ({shown(name)})"
-            )
+        law = "printed must map evaluation sets to errors in percent by arm"
+        raise ValueError(f"{law}, but got (printed={shown(study.printed)})")
+    for name, of in study.printed.items():
+        if unknown := [*({name} - {*sets(study, "all")}), *(of.keys() - study.arms.keys())]:
+            law = "printed must name sets on which every trial is evaluated, and arms of the study"
+            raise ValueError(f"{law}, but got ({shown(unknown[0])})")
         for arm, error in of.items():
-            if arm not in study.arms:
-                raise ValueError(f"printed must name arms of the study, but got ({shown(arm)})")
             if type(error) not in (int, float) or not 0 <= error <= 100:
-                raise ValueError(
-                    f"0 <= printed <= 100 must hold, but got ({name}, {arm}={shown(error)})"
-                )
+                got = f"({name}, {arm}={shown(error)})"
+                raise ValueError(f"0 <= printed <= 100 must hold, but got {got}")
 
 
 def _check_not_mixed(study: Study) -> None:
@@ -470,15 +455,14 @@ def in_short(study: Study) -> dict[str, Any]:
     """The same with the ids of configs alone, which are hashes of them: enough for a digest."""
     factors = {name: dict(arm.factors) for name, arm in study.arms.items() if arm.factors}
     printed = {name: dict(of) for name, of in study.printed.items()}
+    given = {"printed": printed, "axis": study.axis}
     return {
         **{name: getattr(study, name) for name in _PLAIN},
         "panels": dict(study.panels),
         "pairs": study.pairs,
         "factors": factors,
         "search": study.search and dataclasses.asdict(study.search),
-        # plans from before these fields are as they were
-        **({"printed": printed} if printed else {}),
-        **({"axis": study.axis} if study.axis else {}),
+        **{name: value for name, value in given.items() if value},  # older plans have neither
         "trials": [(t.config.id, t.arm.name, t.point) for t in study.trials],
     }
 

@@ -69,8 +69,7 @@ def comparison_forest(results: Results) -> Figure:
         shaded = f" Shaded: {metric.apart(study.margin)} to either side."
         same = " or equivalent (green)"
     note = f"95% intervals, not corrected.{shaded} Filled: shown after Holm (orange){same}; hollow:"
-    theirs = published.printed_note(study, "diamonds") if drawn else ""
-    return finish(figure, f"{note} undecided.{theirs}")
+    return finish(figure, f"{note} undecided." + published.printed_note(study, "diamonds") * drawn)
 
 
 def _label(row: Any) -> str:

@@ -106,24 +106,19 @@ def printed_note(study: Study, marks: str) -> str:
 def draw_printed_pairs(ax: Axes, study: Study, table: pd.DataFrame) -> bool:
     """The printed difference of each pair whose arms have printed errors on its set, below ours."""
     drawn = False
-    for y, row in enumerate(table.to_dict("records")):
-        printed = study.printed.get(row["evaluation"], {})
-        if study.published and {row.get("a"), row.get("b")} <= printed.keys():
-            ax.plot(printed[row["a"]] - printed[row["b"]], y + 0.25, "D", **HOLLOW, **LINE)
+    for y, row in enumerate(table.to_dict("records") if study.published else ()):
+        of = study.printed.get(row["evaluation"], {})
+        if {row.get("a"), row.get("b")} <= of.keys():
+            ax.plot(of[row["a"]] - of[row["b"]], y + 0.25, "D", **HOLLOW, **LINE)
             drawn = True
     return drawn
 
 
-def draw_printed_line(
-    ax: Axes, study: Study, name: str, arms: Sequence[str], x: np.ndarray, marker: str
-) -> bool:
-    """The printed errors of arms at the places x, on an evaluation set, joined."""
-    printed = study.printed.get(name, {})
-    shown = [arm in printed for arm in arms]
-    if study.published and any(shown):
-        y = [printed[arm] for arm in arms if arm in printed]
-        ax.plot(x[shown], y, marker, linestyle="-", **HOLLOW, **LINE)
-    return study.published and any(shown)
+def draw_printed_line(ax: Axes, study: Study, name: str, x: pd.Series, marker: str) -> None:
+    """The printed errors on an evaluation set of arms at the places x, joined."""
+    y = pd.Series(study.printed.get(name, {}), dtype=float).reindex(x.index)
+    if study.published and y.notna().any():
+        ax.plot(x[y.notna()], y.dropna(), marker, linestyle="-", **HOLLOW, **LINE)
 
 
 def draw_published_training_length(

@@ -101,16 +101,14 @@ def published_arms(results: Results) -> pd.DataFrame:
     """One row per arm and evaluation set of which the source of the study prints an error: that
     error, the mean of ours with its 95% interval, and ours minus the printed one, in points.
 
-    Printed numbers are of single runs, without an interval, so the difference has none either:
-    that of the mean is of our runs alone. Each arm of ours at its own lr, over the runs that
-    finished.
+    Printed numbers are of single runs, without an interval, so the difference has none either.
+    Ours are over the runs that finished, each arm at its own lr.
     """
-    table, printed = results.once(means_by_set), results.study.printed
-    keys = list(zip(table["evaluation"], table["arm"], strict=True))
-    theirs = [printed.get(name, {}).get(arm, np.nan) for name, arm in keys]
-    table.insert(2, "printed_error_pct", theirs)
-    table["minus_printed_points"] = table["mean"] - table["printed_error_pct"]
-    return table.dropna(subset="printed_error_pct").reset_index(drop=True)
+    by_set = results.study.printed.items()
+    printed = [(arm, name, error) for name, of in by_set for arm, error in of.items()]
+    table = pd.DataFrame(printed, columns=["arm", "evaluation", "printed_error_pct"])
+    table = table.merge(results.once(means_by_set), how="left")
+    return table.assign(minus_printed_points=table["mean"] - table["printed_error_pct"])
 
 
 def published_recipe_interaction(results: Results) -> pd.DataFrame:
