@@ -27,8 +27,10 @@ from search_spaces.recipes import (
 from search_spaces.touvron_thesis import ARCHITECTURES
 from search_spaces.touvron_thesis import RECIPES as RECIPES_6_3_4
 from search_spaces.vit import SHAPES
+from vitscale.catalog.tables import printed_errors, table_rows
 
 Fields = dict[str, Any]
+Printed = Mapping[str, Mapping[str, float]]  # evaluation set -> arm -> error in percent
 
 
 class Item(NamedTuple):
@@ -39,6 +41,11 @@ class Item(NamedTuple):
     pairs: tuple[tuple[str, str], ...]
     metric: str = "val_error_pct"
     panels: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    printed: Printed = MappingProxyType({})
+
+
+_VAL, _V2 = {"val": "val_top1_pct"}, {"v2": "v2_top1_pct"}
+_SETS = {**_VAL, **_V2, "real": "real_top1_pct"}  # evaluation set -> column of chapter 6
 
 
 def vit(size: str, recipe: Recipe, more_evals: str = "v2,real") -> Fields:
@@ -91,7 +98,30 @@ _DEIT_B = DEIT.but(
     unstated("Table 3.8 has EMA and not its decay; that of the authors' code", ema_decay=0.99996),
 )
 ARMS |= {name: vit("B", _DEIT_B.but(name, row), "") for name, row in TABLE_3_8.items()}
-ITEMS["thesis_3_8"] = Item(_T38, tuple(TABLE_3_8), against("DeiT-B", TABLE_3_8))
+_PARTS_3_8 = {"randaugment": "RandAugment", "mixup": "mixup", "cutmix": "CutMix",
+              "erasing": "erasing", "stochastic_depth": "drop path",
+              "repeated_augmentation": "repeats"}  # fmt: skip
+
+
+def _arm_3_8(row: Mapping[str, str]) -> str:
+    if row["ema"] == "1" or row["optimizer_384"] == "sgd":
+        return ""  # the first row's run: averaged, or fine-tuned otherwise
+    if row["autoaugment"] == "1":
+        return "DeiT-B AutoAugment"
+    changed = [
+        *(["SGD"] if row["optimizer"] == "sgd" else []),
+        *(f"no {part}" for column, part in _PARTS_3_8.items() if row[column] == "0"),
+        *(["dropout"] if row["dropout"] == "1" else []),
+    ]
+    return f"DeiT-B {', '.join(changed)}".strip()
+
+
+ITEMS["thesis_3_8"] = Item(
+    _T38,
+    tuple(TABLE_3_8),
+    against("DeiT-B", TABLE_3_8),
+    printed=printed_errors("thesis_table3_8", _arm_3_8, {"val": "top1_pct"}),
+)
 
 # --- thesis, Table 6.4: loss, LayerScale, length and augmentation ---------------------------------
 
@@ -118,12 +148,22 @@ for _size in "SBL":
     ARMS |= {f"ViT-{_size} {name}": vit(_size, recipe) for name, recipe in _rows.items()}
 # depth_vs_width trains this one, without Real, which `vitscale evaluate --split real` adds
 ARMS["ViT-B BCE RA 300"]["more_evals"] = "v2"
+_SHORT = {"AutoAugment": "AA", "RandAugment": "RA", "TrivialAugment": "TA", "3-Augment": "3A"}
+
+
+def _arm_6_4(row: Mapping[str, str]) -> str:
+    layerscale = " LS" if row["layerscale"] == "1" else ""
+    policy = _SHORT[row["augmentation"]]
+    return f"{row['model']} {row['loss']}{layerscale} {policy} {row['epochs']}"
+
+
 _OF_6_4 = tuple(arm for arm in ARMS if " RA " in arm or " 3A " in arm)
 ITEMS["thesis_6_4"] = Item(
     _T64,
     _OF_6_4,
     # each row and the one above it, which differs in one column
     tuple((b, a) for a, b in pairwise(_OF_6_4) if a[:5] == b[:5]),
+    printed=printed_errors("thesis_table6_4", _arm_6_4, {**_VAL, **_V2}),
 )
 
 # --- thesis, Table 6.2: parts of 3-Augment; section 6.2.3: the crop -------------------------------
@@ -142,10 +182,17 @@ TABLE_6_2: dict[str, Values] = {
 }  # fmt: skip
 ARMS |= {name: vit("B", DEIT3["B"].but(name, row)) for name, row in TABLE_6_2.items()}
 _JITTER, _GRAY, _BLUR, _WITHOUT = TABLE_6_2
+_ROWS_6_2 = {("0.3", "0", "0", "0"): _JITTER, ("0.3", "1", "0", "0"): _GRAY,
+             ("0.3", "1", "1", "0"): _BLUR, ("0.3", "1", "1", "1"): _ALL,
+             ("0.0", "1", "1", "1"): _WITHOUT}  # fmt: skip
+_PARTS_6_2 = ("color_jitter", "grayscale", "gaussian_blur", "solarization")
 ITEMS["thesis_6_2"] = Item(
     _T62,
     (_JITTER, _GRAY, _BLUR, _ALL, _WITHOUT),
     ((_GRAY, _JITTER), (_BLUR, _GRAY), (_ALL, _BLUR), (_WITHOUT, _ALL)),
+    printed=printed_errors(
+        "thesis_table6_2", lambda row: _ROWS_6_2[tuple(row[of] for of in _PARTS_6_2)], _SETS
+    ),
 )
 ARMS["ViT-S SRC"] = vit("S", DEIT3["S"].but("src", stated("thesis, section 6.2.3", crop="src")))
 _RRC = "ViT-S BCE LS 3A 400"
@@ -182,10 +229,19 @@ _OF_6_3 = {
         for size in "BL"
     },
 }  # fmt: skip
+
+
+def _arm_6_3(row: Mapping[str, str]) -> str:
+    policy = _SHORT[row["augmentation"]]
+    of_6_4 = row["model"] != "ResNet-50" and policy in ("RA", "3A")
+    return f"{row['model']} BCE LS {policy} 400" if of_6_4 else f"{row['model']} {policy}"
+
+
 ITEMS["thesis_6_3"] = Item(
     _T63,
     tuple(arm for arms in _OF_6_3.values() for arm in arms),
     tuple(pair for arms in _OF_6_3.values() for pair in against(arms[-1], arms)),
+    printed=printed_errors("thesis_table6_3", _arm_6_3, _SETS),
 )
 
 # --- Xiao et al. 2021, section 5.4: weight decay of gains and biases ------------------------------
@@ -230,6 +286,22 @@ def table_5(model: str, row: str, epochs: int) -> Fields:
     return xiao(model, epochs, **TABLE_5[row], **raised)
 
 
+_TICKS_5 = dict(zip(("Auto000", "Rand111", "Rand101", "Rand100", "Rand000"), TABLE_5, strict=True))
+
+
+def _printed_5(ema: str) -> Printed:
+    """The errors of `TABLE_5`; the first row has those of row 6 with `ema` "0"."""
+    errors: dict[str, float] = {}
+    for row in table_rows("xiao2021_table5"):
+        ticks = (row[of] for of in ("augmentation", "erasing", "stochastic_depth", "repeating"))
+        name = _TICKS_5.get("".join(ticks))  # rows of DeiT at 300 epochs have no error here
+        if name and (name != "ours" or row["ema"] == ema):
+            for epochs in (100, 400):
+                if error := row[f"error_{epochs}_epochs_pct"]:
+                    errors[f"{row['model']} {name} {epochs} epochs"] = float(error)
+    return {"val": errors}
+
+
 def _xiao_item(
     title: str, models: Iterable[str], rows: Iterable[str], lengths: Iterable[int]
 ) -> Item:
@@ -255,7 +327,7 @@ def _xiao_item(
 
 ITEMS["xiao_table_5"] = _xiao_item(
     "Xiao et al. 2021, Table 5", ("ViT_P-4GF", "ViT_P-18GF"), tuple(TABLE_5), (100, 400)
-)
+)._replace(printed=_printed_5(ema="1"))
 # All tables at once, by the error of the weights themselves: row 1 of Table 5 is then its row 6.
 TABLES = Item(
     "H. Touvron's thesis, 2022, Tables 3.8, 6.2, 6.3, 6.4, section 6.2.3; Xiao et al. 2021, "
@@ -263,6 +335,16 @@ TABLES = Item(
     tuple(ARMS),
     tuple(pair for item in ITEMS.values() for pair in item.pairs),
     panels={item.title: item.arms for item in ITEMS.values()},
+    printed={
+        "val": {
+            **{
+                arm: error
+                for item in ITEMS.values()
+                for arm, error in item.printed.get("val", {}).items()
+            },
+            **_printed_5(ema="0")["val"],
+        }
+    },
 )
 # The legend of Figure 10 has ViT_P with both recipes and ViT_C with theirs; its caption speaks of
 # both models, so ViT_C has DeiT's recipe, too.

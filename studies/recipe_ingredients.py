@@ -149,7 +149,9 @@ def printed(name: str, num: int) -> Study:
             *("training_length", "training_length_interaction") * length,
             "pair_differences",
             "arm_means",
+            *("published_arms",) * bool(item.printed),
         ),
+        printed=item.printed,
         design="Each arm as printed, compared with the arm that it changes.",
         notes=IMAGENET_NOTES,
     )
