@@ -182,16 +182,15 @@ TABLE_6_2: dict[str, Values] = {
 }  # fmt: skip
 ARMS |= {name: vit("B", DEIT3["B"].but(name, row)) for name, row in TABLE_6_2.items()}
 _JITTER, _GRAY, _BLUR, _WITHOUT = TABLE_6_2
-_ROWS_6_2 = {("0.3", "0", "0", "0"): _JITTER, ("0.3", "1", "0", "0"): _GRAY,
-             ("0.3", "1", "1", "0"): _BLUR, ("0.3", "1", "1", "1"): _ALL,
-             ("0.0", "1", "1", "1"): _WITHOUT}  # fmt: skip
+_ROWS_6_2 = {"0.3 0 0 0": _JITTER, "0.3 1 0 0": _GRAY, "0.3 1 1 0": _BLUR, "0.3 1 1 1": _ALL,
+             "0.0 1 1 1": _WITHOUT}  # fmt: skip
 _PARTS_6_2 = ("color_jitter", "grayscale", "gaussian_blur", "solarization")
 ITEMS["thesis_6_2"] = Item(
     _T62,
     (_JITTER, _GRAY, _BLUR, _ALL, _WITHOUT),
     ((_GRAY, _JITTER), (_BLUR, _GRAY), (_ALL, _BLUR), (_WITHOUT, _ALL)),
     printed=printed_errors(
-        "thesis_table6_2", lambda row: _ROWS_6_2[tuple(row[of] for of in _PARTS_6_2)], _SETS
+        "thesis_table6_2", lambda row: _ROWS_6_2[" ".join(row[of] for of in _PARTS_6_2)], _SETS
     ),
 )
 ARMS["ViT-S SRC"] = vit("S", DEIT3["S"].but("src", stated("thesis, section 6.2.3", crop="src")))
