@@ -160,3 +160,19 @@ SHAPE_PAIRS += tuple(
 SHAPE_SIZES: dict[str, dict[str, object]] = {
     size: {**A2[size].fields, **SHAPES[size], "more_evals": "v2"} for size in ("Ti", "S", "B", "L")
 }
+
+# Table 7, left: stems of a ViT-B of 12 blocks, and 13 blocks, which cost what convolutions do. The
+# local transformer is not defined in the text.
+STEMS: dict[str, dict[str, object]] = {
+    "linear B12": {},
+    "linear B13": {"depth": 13},
+    "linear BN": {"stem": "patchify_bn"},
+    "linear GELU": {"stem": "patchify_gelu"},
+    "linear BN GELU": {"stem": "patchify_bn_gelu"},
+    "Graham BN": {"stem": "graham"},
+    "Graham LN": {"stem": "graham", "stem_norm": "ln"},
+    "hMLP BN": {"stem": "hmlp"},
+    "hMLP LN": {"stem": "hmlp", "stem_norm": "ln"},
+}
+STEM_SEEDS = dict.fromkeys(("linear B12", "linear B13", "hMLP BN", "hMLP LN"), 5)  # others: 1
+STEM_SD = 0.12  # points on val: the largest standard deviation of Table 7

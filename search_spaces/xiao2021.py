@@ -117,6 +117,38 @@ OPTIMA = {
 }
 
 
+# Appendix A and B: stems S1 to S4 (Table 3), BN and ReLU after the patchify stem, layer norm in the
+# convolutional one (Figure 7), and deeper models (Figure 8). The images on a GPU of a deeper one
+# are not printed: those of 18GF.
+TABLE_3 = ("ViT_P-4GF", "ViT_C-4GF", "S1", "S2", "S3", "S4")
+FIGURE_7 = {
+    "patchify": ("ViT_P-4GF", "ViT_P(bn)-4GF"),
+    "convolutions": ("ViT_C-4GF", "ViT_C(ln)-4GF"),
+}
+FIGURE_8 = {
+    "16GF": ("ViT_P-16GF", "ViT_C-16GF"),
+    "patchify": ("ViT_P-16GF", "ViT_P-4GF", "ViT_P-18GF"),
+    "convolutions": ("ViT_C-16GF", "ViT_C-4GF", "ViT_C-18GF"),
+}
+_DEEPER = {name: MODELS["ViT_P-18GF"][name] for name in ("norm_batch", "mix_groups")}
+_APPENDIX: dict[str, tuple[str, dict[str, object]]] = {  # -> (like which model, but)
+    "ViT_P(bn)-4GF": ("ViT_P-4GF", {"stem": "patchify_bn_relu"}),
+    "ViT_C(ln)-4GF": ("ViT_C-4GF", {"stem_norm": "ln"}),
+    "ViT_P-16GF": ("ViT_P-4GF", {"depth": 48, **_DEEPER}),
+    "ViT_C-16GF": ("ViT_C-4GF", {"depth": 47, **_DEEPER}),
+    **{name: ("ViT_C-4GF", STEMS_4GF[name]) for name in ("S1", "S2", "S3", "S4")},
+}
+
+
+def at_optimum(model: str, optimizer: str) -> dict[str, object]:
+    """Fields of a model at its optimum of Table 4; those of the appendix, whose own are tuned and
+    not printed, at that of the 4GF model that they are changed from.
+    """
+    like, but = _APPENDIX.get(model, (model, {}))
+    lr, wd = OPTIMA[like, optimizer]
+    return {**MODELS[like], **but, "optimizer": optimizer, "lr": lr, "wd": wd}
+
+
 def interval(lr: tuple[float, float], wd: tuple[float, float]) -> dict[str, FloatDistribution]:
     """Log-uniform lr and wd.
 

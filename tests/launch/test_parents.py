@@ -44,6 +44,7 @@ SCRIPT = ROOT / "tests" / "studies" / "children.py"
 MADE = load_script(SCRIPT)
 CHILD, PARENT = MADE.CHILD, MADE.PARENT.replace(ema_decay=0.9)
 OF_PARENT = CHILD.replace(init_from=PARENT.id)
+RELATIVE = PARENT.replace(pos_embed="relative")
 OTHER_CLASSES: dict[str, Any] = {"dataset": "own", "num_images": 640, "num_classes": 5}
 
 
@@ -237,6 +238,13 @@ def study(*children: TrainConfig, parents: tuple[TrainConfig, ...] = (PARENT,)) 
         ((OF_PARENT,), (), "init_from must be the id of a parent of the study"),
         ((CHILD,), (PARENT,), "a parent must be the init_from or the teacher"),
         ((OF_PARENT.replace(depth=2),), (PARENT,), "one model.*: depth=2 and 1"),
+        ((OF_PARENT.replace(class_blocks=1),), (PARENT,), "one model.*: class_blocks=1 and 0"),
+        # offsets in raster order have no other resolution; that of the child is twice the parent's
+        (
+            (OF_PARENT.replace(init_from=RELATIVE.id, pos_embed="relative"),),
+            (RELATIVE,),
+            "one model.*: resolution=8 and 4",
+        ),
         ((OF_PARENT.replace(**OTHER_CLASSES),), (PARENT,), "num_classes=5 and 10"),
         (
             (CHILD.replace(init_from=MADE.PARENT.id, init_weights="ema"),),

@@ -120,7 +120,9 @@ FEW = {
     "duration-imagenet",
     "finetune-imagenet",
     "optimizer_stability-imagenet",
+    "stems-imagenet",
     "training_length-imagenet",
+    "vit_design-imagenet",
 }
 
 

@@ -107,7 +107,10 @@ GOLDEN_DEFAULTS = {
     "stem_kernels": "",
     "pool": "token",
     "pos_embed": "learned",
+    "pos_at": "stem",
     "embed_token": True,
+    "token_layer": 0,
+    "class_blocks": 0,
     "layerscale": 0.0,
     "weight_init": "jax",
     "lr_batch": 0,
@@ -295,7 +298,10 @@ OTHER_VALUES: dict[str, dict[str, Any]] = {
     "stem_kernels": {**CONV_STEM, "stem_kernels": "3-2"},
     "pool": {"pool": "avg"},
     "pos_embed": {"pos_embed": "sincos"},
+    "pos_at": {"pos_at": "layer"},
     "embed_token": {"embed_token": False},
+    "token_layer": {"token_layer": 1},
+    "class_blocks": {"class_blocks": 2},
     "layerscale": {"layerscale": 1e-4},
     "weight_init": {"weight_init": "trunc_normal"},
     "lr_batch": {"lr_batch": 512},
@@ -574,7 +580,11 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
         {"norm_batch": 24},
         ["norm_batch even and a divisor of batch_size must hold", "norm_batch=24, batch_size=64"],
     ),
-    ({"stem": "hmlp"}, ["patch_size a power of 2 from 4", "stem='hmlp', patch_size=2"]),
+    ({"stem": "graham"}, ["patch_size a power of 2 from 4", "stem='graham', patch_size=2"]),
+    (
+        {"stem": "hmlp", "patch_size": 4, "resolution": 32},
+        ["patch_size a power of 2 from 8 for the stem hmlp", "stem='hmlp', patch_size=4"],
+    ),
     (
         {"stem": "graham", "patch_size": 8, "width": 66, "heads": 2},
         ["width % (patch_size / 2)", "width=66"],
@@ -594,6 +604,37 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     (
         {"embed_token": False, "pool": "avg"},
         ["embed_token unless a class token has a learned position", "pool='avg'"],
+    ),
+    (
+        {"embed_token": False, "token_layer": 1},
+        ["embed_token unless a class token has a learned position", "token_layer=1"],
+    ),
+    (
+        {"pos_embed": "relative", "pos_at": "layer"},
+        ["pos_at == 'stem' unless positions are learned or learned2d", "pos_embed='relative'"],
+    ),
+    ({"pos_at": "shared", "depth": 1}, ["and depth > 1 must hold", "depth=1"]),
+    ({"token_layer": 4}, ["token_layer < depth, token_layer or class_blocks 0", "depth=4"]),
+    (
+        {"token_layer": 1, "pool": "avg"},
+        ["and both without a class token, must hold", "pool='avg'"],
+    ),
+    ({"token_layer": 1, "class_blocks": 1}, ["token_layer or class_blocks 0", "class_blocks=1"]),
+    (
+        {"class_blocks": 1, "pool": "avg"},
+        ["and both without a class token, must hold", "pool='avg'"],
+    ),
+    (
+        {"class_blocks": 1, "branches": 2},
+        ["branches == 1 with relative positions or class_blocks", "branches=2"],
+    ),
+    (
+        {"pos_embed": "relative", "branches": 2},
+        ["branches == 1 with relative positions or class_blocks", "pos_embed='relative'"],
+    ),
+    (
+        {"pos_embed": "learned2d", "width": 15, "heads": 3},
+        ["width % 2 == 0 for learned2d positions", "width=15"],
     ),
     (
         {"drop_path_rule": "linear"},

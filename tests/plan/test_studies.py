@@ -67,6 +67,16 @@ COUNTS = {
     ("recipe_ingredients", "demo"): 12 * 6,
     ("recipe_ingredients", "cifar"): 12 * 6,
     ("recipe_ingredients", "imagenet"): (13 - 2) + 14 + 4 + 8 + 1 + 2 + 5 * 2 * 2,
+    # Touvron et al. 2022, Table 7: four stems with a spread of 5 runs, five at seed 0; without the
+    # local transformer
+    ("stems", "demo"): 7 * 8,
+    ("stems", "cifar"): 4 * 10,
+    ("stems", "imagenet"): 4 * 5 + 5,
+    # Dosovitskiy et al. 2021, Table 8 and Figure 9, and thesis, Tables 3.21 and 3.13; ViT-B/16 and
+    # DeiT-S are in two of them each
+    ("vit_design", "demo"): (2 * 3 + 2 + 2) * 7,
+    ("vit_design", "cifar"): (2 * 3 + 2 + 2) * 7,
+    ("vit_design", "imagenet"): 8 + 3 + 8 + 13 - 2,
     # Touvron et al. 2022: Figure 1 has 12 shapes, 2 has 8, 3 has 4 more, Table 2 has 6 more; B12x1
     # at 5 seeds.
     ("depth_vs_width", "demo"): 9 * 3 * 5,
@@ -87,6 +97,8 @@ REPEATS = (
     "optimizer_stability",
     "training_length",
     "duration",
+    "stems",
+    "vit_design",
     "seed_distribution",
     "recipe_vs_architecture",
 )
@@ -186,6 +198,39 @@ def test_an_item_of_the_ingredients_is_a_study_of_its_own(item: str, rows: int) 
     check(study)
 
 
+@pytest.mark.parametrize(("scale", "seeds"), [("demo", 5), ("cifar", 5)])
+def test_the_plain_vit_of_vit_design_is_a_cell_of_optimizer_stability(
+    scale: str, seeds: int
+) -> None:
+    study = plan("vit_design", scale)
+    shared = ids(study) & ids(plan("optimizer_stability", scale))
+    assert len(shared) == seeds
+    assert shared < {t.config.id for t in study.trials if t.arm.name.startswith("token, lr")}
+
+
+def test_each_item_of_vit_design_is_a_study_of_its_own() -> None:
+    """Of the same trials, with as many arms as are printed; the shapes are in no other one."""
+    whole, printed = plan("vit_design", "imagenet"), {
+        "positions": 8, "pooling": 3, "heads": 8, "token": 13, "shapes": 14,
+    }  # fmt: skip
+    items = {item: plan("vit_design", "imagenet", item=item) for item in printed}
+    assert {item: len(of.trials) for item, of in items.items()} == printed
+    assert len({of.slug for of in (whole, *items.values())}) == 6
+    for of in (items["positions"], items["pooling"], items["shapes"]):  # Table 3, JFT-300M
+        config = of.trials[0].config
+        assert (config.lr, config.wd, config.decay, config.dropout) == (8e-4, 0.1, "linear", 0.0)
+        assert (config.batch_size, config.clip_norm, config.resolution) == (4096, 0.0, 224)
+    errors = whole.printed["val"]  # 100 - top-1 of Tables 3.21 and 3.13
+    assert [errors[arm] for arm in ("DeiT-S", "heads 24", "average pooling", "token at 10")] == [
+        20.1, 20.4, 19.7, 19.5,
+    ]  # fmt: skip
+    assert [errors[f"{blocks} blocks"] for blocks in ("9 + 3", "12 + 2")] == [20.4, 19.2]
+    shapes = ids(items.pop("shapes"))
+    assert set.union(*map(ids, items.values())) == ids(whole) and not shapes & ids(whole)
+    with pytest.raises(ValueError, match=r"item in \(all, positions, pooling, heads\) must hold"):
+        plan("vit_design", "demo", item="token")
+
+
 def test_durations_of_the_thesis_have_its_weight_decay_and_drop_path() -> None:
     """Thesis, Table 6.14 and section 6.4; ours keep the values of 400 epochs."""
     base = {"ViT-S": 0.0, "ViT-B": 0.1, "ViT-L": 0.4, "ViT-H": 0.5}
@@ -196,6 +241,54 @@ def test_durations_of_the_thesis_have_its_weight_decay_and_drop_path() -> None:
         assert config.wd == (0.05 if longer else 0.02)
         assert config.drop_path == pytest.approx(base[model] + longer * more[config.epochs])
         assert (config.augment, config.resolution, config.lr) == ("3augment", 224, 3e-3)
+
+
+# what Xiao et al. 2021 print about stems -> trials, of which lr_wd_edf and optimizer_stability have
+# these: ViT_P and ViT_C at 4GF and 18GF
+ITEMS = {
+    "touvron_table7": (25, 0, 0),
+    "xiao_table3": (6 * 2, 2 * 2, 2 * 2),
+    "xiao_figure7": (4 * 65, 2 * 65, 2),
+    "xiao_figure7_table": (4, 0, 2),
+    "xiao_figure8": (6 * 65, 4 * 65, 4),
+}
+
+
+@pytest.mark.parametrize("item", ITEMS)
+def test_stems_train_what_is_printed_and_share_what_other_studies_have(item: str) -> None:
+    study = plan("stems", "imagenet", item=item)
+    others = [ids(plan(name, "imagenet")) for name in ("lr_wd_edf", "optimizer_stability")]
+    assert (len(study.trials), *(len(ids(study) & other) for other in others)) == ITEMS[item]
+    assert from_json(to_json(study)) == study
+    check(study)
+
+
+def test_the_linear_stem_of_b12_is_that_of_depth_vs_width() -> None:
+    """Five seeds: Touvron et al. 2022, Tables 3 and 7."""
+    shared = ids(plan("stems", "imagenet")) & ids(plan("depth_vs_width", "imagenet"))
+    arms = {t.arm.name for t in plan("stems", "imagenet").trials if t.config.id in shared}
+    assert len(shared) == 5 and arms == {"linear B12"}
+
+
+def test_what_is_printed_of_stems_is_asked_at_imagenet_alone() -> None:
+    with pytest.raises(ValueError, match=r"item == 'touvron_table7' unless .* scale='demo'"):
+        plan("stems", "demo", item="xiao_table3")
+
+
+def test_hmlp_costs_less_than_1_percent_and_convolutions_about_a_block() -> None:
+    """Touvron et al. 2022, section 4: 0.8% and 7.5% of a ViT-B of 12 blocks; the demo has 3."""
+    base = {**demo.STEM_BASE, **demo.STEMS["patchify"]}
+    flops = {
+        name: complexity(TrainConfig(**{**base, **fields})).flops
+        for name, fields in demo.STEMS.items()
+    }
+    above = {name: of / flops["patchify"] - 1 for name, of in flops.items()}
+    assert 0 < above["hMLP"] == above["hMLP LN"] < 0.001 and above["patchify BN"] == 0
+    assert [round(above[name], 2) for name in ("Graham", "conv", "patchify, 4 blocks")] == [
+        0.23,
+        0.26,
+        0.32,
+    ]
 
 
 @pytest.mark.parametrize("scale", SCALES)

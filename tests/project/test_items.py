@@ -36,7 +36,7 @@ def name_of(row: dict[str, str]) -> str:
 
 
 @functools.cache
-def study_of(name: str, item: str | None = "") -> Study:
+def study_of(name: str, item: str = "") -> Study:
     options = {"hardware": "any"} if name == "throughput" else {"item": item} if item else {}
     return plan(name, "imagenet", **options)
 
@@ -53,7 +53,7 @@ def trials_of(command: str, arms: str) -> list[Trial]:
     """The trials of a command's plan that are of the arms: "" is all, "panel:TITLE" those of a
     panel, and anything else a pattern.
     """
-    study = study_of(*SCRIPT.fullmatch(command).groups())  # type: ignore[union-attr]
+    study = study_of(*SCRIPT.fullmatch(command).groups(""))  # type: ignore[union-attr]
     if arms.startswith("panel:"):
         return [t for t in study.trials if t.arm.name in study.panels[arms.removeprefix("panel:")]]
     return [trial for trial in study.trials if re.search(arms, label(trial))]
@@ -66,15 +66,15 @@ def planned(row: dict[str, str]) -> int:
     """
     if row["command"] == COSTS:
         return sum(bool(re.search(row["arms"], model.source)) for model in published_models())
-    trials: list[Trial] = []
-    for command, arms in zip(row["command"].split(" ; "), row["arms"].split(" ; "), strict=True):
-        trials += trials_of(command, arms)
+    commands = zip(row["command"].split(" ; "), row["arms"].split(" ; "), strict=True)
+    trials = [(command, of) for command, arms in commands for of in trials_of(command, arms)]
     if row["count"] != "arms":
-        return len({trial.config.id for trial in trials})
-    configs: dict[str, set[str]] = {}
-    for trial in trials:
+        return len({trial.config.id for _, trial in trials})
+    configs: dict[tuple[str, str], set[str]] = {}
+    for command, trial in trials:
         assert isinstance(trial.config, TrainConfig)
-        configs.setdefault(trial.arm.name, set()).add(trial.config.replace(seed=0).id)
+        key = command, trial.arm.name
+        configs.setdefault(key, set()).add(trial.config.replace(seed=0).id)
     return len(set(map(frozenset, configs.values())))
 
 
@@ -111,7 +111,7 @@ def test_a_command_plans_what_its_row_claims(row: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row["shows"]], ids=name_of)
 def test_a_study_draws_what_its_row_names(row: dict[str, str]) -> None:
-    studies = [study_of(*of) for of in SCRIPT.findall(row["command"])]
+    studies = [study_of(*options) for options in SCRIPT.findall(row["command"])]
     drawn = {name for study in studies for name in (*study.tables, *study.figures)}
     assert set(row["shows"].split()) <= drawn
 

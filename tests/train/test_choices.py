@@ -65,21 +65,23 @@ def alike(names: str, **fields: Any) -> dict[str, dict[str, Any]]:
 
 PARENT = BASE.replace(seed=1, ema_decay=0.9)
 CHILD: dict[str, Any] = {"init_from": PARENT.id}
-# field -> choice -> what else must be so for the choice to be legal, and to make a difference: with
-# patches of 4 pixels an hMLP stem is patchify_bn.
+# field -> choice -> what else must be so for the choice to be legal, and to make a difference.
 CASES: dict[str, dict[str, dict[str, Any]]] = {
     "minival_rule": alike("stratified last", **HELD_OUT),
     "crop": {**alike("rrc src"), "pad": {"crop_padding": 1}},
     "augment": alike("none autoaugment randaugment trivialaugment 3augment", **RGB),
     "stem": {
         **alike(
-            "patchify patchify_bn patchify_gelu patchify_bn_gelu graham hmlp", **RGB, patch_size=8
+            "patchify patchify_bn patchify_gelu patchify_bn_gelu patchify_bn_relu graham hmlp",
+            **RGB,
+            patch_size=8,
         ),
         "conv": {**RGB, "patch_size": 8, "stem_channels": "4-8", "stem_strides": "4-2"},
     },
     "stem_norm": alike("bn ln", **CONV),
     "pool": alike("token avg"),
-    "pos_embed": alike("learned sincos none"),
+    "pos_embed": alike("learned learned2d relative sincos none"),
+    "pos_at": alike("stem layer shared"),
     "weight_init": alike("jax trunc_normal"),
     "optimizer": alike("adamw adam sgd lamb lion"),
     # at a fifth, one of 6 steps would cool down, and its first is at the peak

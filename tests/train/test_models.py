@@ -268,7 +268,7 @@ def test_models_without_branches_take_either_mode() -> None:
 
 # --- stems ----------------------------------------------------------------------------------------
 
-STEMS = [(stem, "bn") for stem in ("patchify", "patchify_bn", "patchify_gelu", "patchify_bn_gelu")]
+STEMS = [("patchify" + after, "bn") for after in ("", "_bn", "_gelu", "_bn_gelu", "_bn_relu")]
 STEMS += [(stem, norm) for stem in ("conv", "graham", "hmlp") for norm in ("bn", "ln")]
 
 
@@ -296,11 +296,23 @@ def test_every_stem_gives_a_token_for_each_patch(stem: str, stem_norm: str) -> N
         for m in model.patch_embed.modules()
         if isinstance(m, (nn.BatchNorm2d, nn.LayerNorm))
     ]
-    counts = {"patchify_bn": 1, "patchify_bn_gelu": 1, "conv": 2, "graham": 4, "hmlp": 3}
-    assert len(norms) == counts.get(stem, 0)
+    counts = {"conv": 2, "graham": 4, "hmlp": 3}
+    assert len(norms) == counts.get(stem, stem.count("_bn"))
     assert all(
         issubclass(norm, nn.LayerNorm if stem_norm == "ln" else nn.BatchNorm2d) for norm in norms
     )
+
+
+def test_patchify_with_norm_and_relu_is_the_sentence_of_the_paper() -> None:
+    """Xiao et al. 2021, appendix A: BN and ReLU after the patchify stem. Here BN is written out."""
+    stem = build_stem(TrainConfig(stem="patchify_bn_relu", width=16, patch_size=8, resolution=32))
+    images = torch.randn(6, 1, 32, 32)
+    patches = nn.functional.unfold(images, 8, stride=8)
+    tokens = stem[0].weight.flatten(1) @ patches + stem[0].bias[:, None]
+    mean, var = (f(tokens, (0, 2), keepdim=True) for f in (torch.mean, torch.var))
+    n = 6 * 16
+    expected = torch.relu((tokens - mean) / (var * (n - 1) / n + stem[1].eps).sqrt())
+    assert torch.allclose(stem(images).flatten(2), expected, atol=1e-5)
 
 
 def test_the_stem_of_graham_is_the_published_list() -> None:

@@ -113,11 +113,18 @@ class Fields:
     branches: Annotated[Count, Max(1_000)] = 1
     heads: Annotated[Count, Max(2**17)] = 4  # of each attention; a divisor of width
     mlp_ratio: Positive = 4.0  # hidden channels of an MLP, as a multiple of width
-    # what makes tokens: one convolution (patchify, with batch norm and GELU as named), or several:
-    # conv (Xiao et al. 2021), shaped by the fields below; graham (Graham et al. 2021); hmlp
-    # (Touvron et al. 2022)
+    # what makes tokens: one convolution (patchify, with batch norm, GELU and ReLU as named), or
+    # several: conv (Xiao et al. 2021), shaped by the fields below; graham (Graham et al. 2021);
+    # hmlp (Touvron et al. 2022)
     stem: Literal[
-        "patchify", "patchify_bn", "patchify_gelu", "patchify_bn_gelu", "conv", "graham", "hmlp"
+        "patchify",
+        "patchify_bn",
+        "patchify_gelu",
+        "patchify_bn_gelu",
+        "patchify_bn_relu",
+        "conv",
+        "graham",
+        "hmlp",
     ] = "patchify"
     stem_norm: Literal["bn", "ln"] = "bn"  # norm of conv, graham and hmlp: batch or layer norm
     stem_channels: str = ""  # conv: output channels of its convolutions, "24-48-96-192"
@@ -125,9 +132,19 @@ class Fields:
     stem_kernels: str = ""  # conv: their kernel sizes, "3-3-3-2"; "" for 3 everywhere
     # what the head sees: the class token, or the average of the patch tokens without one
     pool: Literal["token", "avg"] = "token"
-    # position embedding: one learned vector per token, fixed 2-D sine-cosine, or none
-    pos_embed: Literal["learned", "sincos", "none"] = "learned"
-    embed_token: bool = True  # the class token has a position embedding, too
+    # position embedding: one learned vector per token; half of one per column and half per row
+    # (learned2d), or one per offset of two patches, in attention (relative; Dosovitskiy et al.
+    # 2021, appendix D.4); fixed 2-D sine-cosine; or none
+    pos_embed: Literal["learned", "learned2d", "relative", "sincos", "none"] = "learned"
+    # where learned ones are added: after the stem, or before each of the `depth` blocks, which have
+    # their own (layer) or the same (shared)
+    pos_at: Literal["stem", "layer", "shared"] = "stem"
+    # the class token has a position embedding, too; one that enters later has none
+    embed_token: bool = True
+    # the class token enters before this block, counted from 0; or before `class_blocks`
+    token_layer: Annotated[Natural, Max(10_000)] = 0
+    # blocks after the others that update the class token alone (CaiT, Touvron et al. 2021)
+    class_blocks: Annotated[Natural, Max(10_000)] = 0
     # initial gain of each residual branch and channel; 0: no LayerScale
     layerscale: NotNegative = 0.0
     # jax: as the ViT authors' code, with a zero head; trunc_normal: as DeiT's
@@ -304,6 +321,11 @@ class Fields:
     def num_samples(self) -> int:
         """Images drawn in the whole training."""
         return self.num_steps * self.batch_size
+
+    @property
+    def has_late_token(self) -> bool:
+        """Whether the class token enters after the first block."""
+        return self.token_layer > 0 or self.class_blocks > 0
 
     @property
     def stem_layers(self) -> list[tuple[int, int, int]]:

@@ -352,7 +352,10 @@ VIT_ONLY = (
     "stem_kernels",
     "pool",
     "pos_embed",
+    "pos_at",
     "embed_token",
+    "token_layer",
+    "class_blocks",
     "layerscale",
     "weight_init",
     "dropout",
@@ -360,6 +363,7 @@ VIT_ONLY = (
 
 
 def _vit_laws(c: Fields) -> list[Law]:
+    late = c.has_late_token
     power = c.patch_size >= 4 and c.patch_size & (c.patch_size - 1) == 0
     laws = [
         ("width % heads == 0", c.heads >= 1 and c.width % c.heads == 0, "width heads"),
@@ -372,8 +376,14 @@ def _vit_laws(c: Fields) -> list[Law]:
         # otherwise timm would use a ratio of 1
         ("width * mlp_ratio >= 1", c.width * c.mlp_ratio >= 1, "width mlp_ratio"),
         (
-            "patch_size a power of 2 from 4 for the stems graham and hmlp",
-            power or c.stem not in ("graham", "hmlp"),
+            "patch_size a power of 2 from 4 for the stem graham",
+            power or c.stem != "graham",
+            "stem patch_size",
+        ),
+        # at 4 it is one convolution with a norm: patchify_bn, the same training with another id
+        (
+            "patch_size a power of 2 from 8 for the stem hmlp",
+            (power and c.patch_size >= 8) or c.stem != "hmlp",
             "stem patch_size",
         ),
         (
@@ -390,8 +400,29 @@ def _vit_laws(c: Fields) -> list[Law]:
         ),
         (
             "embed_token unless a class token has a learned position",
-            c.embed_token or (c.pool == "token" and c.pos_embed == "learned"),
-            "embed_token pool pos_embed",
+            c.embed_token or (c.pos_embed == "learned" and c.pool == "token" and not late),
+            "embed_token pool pos_embed token_layer class_blocks",
+        ),
+        (
+            "pos_at == 'stem' unless positions are learned or learned2d, and depth > 1",
+            c.pos_at == "stem" or (c.pos_embed in ("learned", "learned2d") and c.depth > 1),
+            "pos_at pos_embed depth",
+        ),
+        (
+            "token_layer < depth, token_layer or class_blocks 0, and both without a class token,",
+            (c.pool == "token" or not late)
+            and c.token_layer < (1 if c.class_blocks else max(1, c.depth)),
+            "token_layer depth pool class_blocks",
+        ),
+        (
+            "branches == 1 with relative positions or class_blocks",
+            c.branches == 1 or not (c.class_blocks or c.pos_embed == "relative"),
+            "branches pos_embed class_blocks",
+        ),
+        (
+            "width % 2 == 0 for learned2d positions",
+            c.pos_embed != "learned2d" or c.width % 2 == 0,
+            "width pos_embed",
         ),
         (
             "width % 4 == 0 for sincos positions",

@@ -51,7 +51,10 @@ OF_MODEL = (
     "stem_kernels",
     "pool",
     "pos_embed",
+    "pos_at",
     "embed_token",
+    "token_layer",
+    "class_blocks",
     "layerscale",
 )
 
@@ -196,8 +199,9 @@ def _check_parent(who: str, config: TrainConfig, parent: TrainConfig) -> None:
     names = [name for name in OF_MODEL if getattr(config, name) != getattr(parent, name)]
     if config.init_head == "keep" and config.num_classes != parent.num_classes:
         names.append("num_classes")
-    if config.model.startswith("timm:") and config.resolution != parent.resolution:
-        names.append("resolution")  # only positions of a vit are resized
+    fixed = config.model.startswith("timm:") or config.pos_embed == "relative"
+    if fixed and config.resolution != parent.resolution:
+        names.append("resolution")  # only positions of tokens are resized, and of a vit
     if names:
         values = ", ".join(
             f"{name}={getattr(config, name)!r} and {getattr(parent, name)!r}" for name in names

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from vitscale.plan.config import TrainConfig
 from vitscale.record.workdir import Workdir
@@ -32,7 +33,7 @@ def inherit(model: nn.Module, config: TrainConfig, weights: Mapping[str, Tensor]
     if POSITIONS in own and config.pos_embed == "sincos":
         state[POSITIONS] = own[POSITIONS]
     elif POSITIONS in own and own[POSITIONS].shape != state[POSITIONS].shape:
-        state[POSITIONS] = _resized(state[POSITIONS], config)
+        state[POSITIONS] = resized(state[POSITIONS], config)
     for name in _of_head(model):
         match config.init_head:
             case "zero":
@@ -52,16 +53,27 @@ def build_teacher(config: TrainConfig, folder: Workdir | Path, device: torch.dev
     return place(model, config, device).eval().requires_grad_(False)
 
 
-def _resized(positions: Tensor, config: TrainConfig) -> Tensor:
-    """Positions (1, T, C) for the resolution of the config."""
+def resized(positions: Tensor, config: TrainConfig, antialias: bool = False) -> Tensor:
+    """Learned positions (L, T, C) of L layers, or those of learned2d, for the resolution of the
+    config.
+    """
     from timm.layers import resample_abs_pos_embed
 
     side = config.resolution // config.patch_size
-    prefix = int(config.pool == "token" and config.embed_token)
-    resized: Tensor = resample_abs_pos_embed(
-        positions, [side, side], num_prefix_tokens=prefix, antialias=False
+    if config.pos_embed == "learned2d":  # bicubic along the axis of each half
+        # a height of 1: with a width of 1, torch 2's antialiasing gives other values
+        halves = [half.transpose(1, 2)[:, :, None] for half in positions.chunk(2, 1)]
+        new = [F.interpolate(of, (1, side), mode="bicubic", antialias=antialias) for of in halves]
+        return torch.cat([of[:, :, 0].transpose(1, 2) for of in new], 1)
+    prefix = int(config.pool == "token" and config.embed_token and not config.has_late_token)
+    return torch.cat(
+        [
+            resample_abs_pos_embed(
+                layer[None], [side, side], num_prefix_tokens=prefix, antialias=antialias
+            )
+            for layer in positions
+        ]
     )
-    return resized
 
 
 def _of_head(model: nn.Module) -> set[str]:
@@ -82,7 +94,7 @@ def freeze(model: nn.Module, config: TrainConfig) -> nn.Module:
 
     head, part = _of_head(model), TRAINED.get(config.trainable, "")
     for name, weight in model.named_parameters():
-        is_part = bool(part) and (part in name or name == POSITIONS)
+        is_part = bool(part) and (part in name or name.endswith(POSITIONS))
         weight.requires_grad = name in head or is_part
     frozen: nn.Module = freeze_batch_norm_2d(model)
     return frozen
