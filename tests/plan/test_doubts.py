@@ -119,6 +119,7 @@ FEW = {
     "depth_vs_width-imagenet",
     "duration-imagenet",
     "finetune-imagenet",
+    "layerscale_depth-imagenet",
     "optimizer_stability-imagenet",
     "stems-imagenet",
     "training_length-imagenet",

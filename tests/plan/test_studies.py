@@ -24,6 +24,7 @@ from vitscale.analysis.questions.recipes import cells as interaction_cells
 from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity
+from vitscale.plan.laws import VIT_ONLY
 from vitscale.plan.parents import setting
 from vitscale.plan.study import Study, from_json, to_json
 from vitscale.train.model import build_model
@@ -77,6 +78,16 @@ COUNTS = {
     ("vit_design", "demo"): (2 * 3 + 2 + 2) * 7,
     ("vit_design", "cifar"): (2 * 3 + 2 + 2) * 7,
     ("vit_design", "imagenet"): 8 + 3 + 8 + 13 - 2,
+    # thesis, Table 6.13: 11 architectures
+    ("architectures", "demo"): 4 * 2 * 9,
+    ("architectures", "cifar"): 4 * 2 * 9,
+    ("architectures", "imagenet"): 11,
+    # thesis, Tables 3.11 and 3.12: 7 columns without those of Fixup at 4 depths, less the baseline
+    # of 0.05 at 12 blocks, which is the adjusted one; 48 blocks; section 3.5.3: 4 with kept gains
+    ("layerscale_depth", "demo"): 10 * 2 * 5,
+    ("layerscale_depth", "fashion"): 3 * 2 * 3 * 4,
+    ("layerscale_depth", "cifar"): 10 * 3 * 5,
+    ("layerscale_depth", "imagenet"): 4 * 7 - 1 + 1 + 4,
     # Touvron et al. 2022: Figure 1 has 12 shapes, 2 has 8, 3 has 4 more, Table 2 has 6 more; B12x1
     # at 5 seeds.
     ("depth_vs_width", "demo"): 9 * 3 * 5,
@@ -99,6 +110,7 @@ REPEATS = (
     "duration",
     "stems",
     "vit_design",
+    "architectures",
     "seed_distribution",
     "recipe_vs_architecture",
 )
@@ -123,7 +135,8 @@ def test_a_plan_has_as_many_trials_as_the_text_states(name: str, scale: str) -> 
 def test_no_study_reports_what_another_tuned_on(name: str, scale: str) -> None:
     trials = plan(name, scale).trials
     # minival chooses an lr in two studies and the best of k draws in a third, and is in no result
-    lr = name == "scaling" or (name == "depth_vs_width" and scale != "imagenet")
+    chooses = ("depth_vs_width", "layerscale_depth")
+    lr = name == "scaling" or (name in chooses and scale != "imagenet")
     for trial in trials:
         draw = name == "lr_wd_edf" and trial.point is not None
         assert trial.config.eval_split == "val"
@@ -231,6 +244,23 @@ def test_each_item_of_vit_design_is_a_study_of_its_own() -> None:
         plan("vit_design", "demo", item="token")
 
 
+def test_architectures_share_cells_with_two_studies() -> None:
+    """ViT_P and ViT_C under two recipes at nine seeds; ViT-S and ViT-B of 400 epochs."""
+    shared = ids(plan("architectures", "demo")) & ids(plan("recipe_vs_architecture", "demo"))
+    printed = ids(plan("architectures", "imagenet")) & ids(plan("duration", "imagenet"))
+    assert (len(shared), len(printed)) == (4 * 9, 2)
+
+
+def test_architectures_of_the_thesis_have_all_of_one_recipe_that_a_law_allows() -> None:
+    """Tables 6.1 and 6.14: what differs from ViT of that size is the model's own."""
+    of = {trial.arm.name: trial.config for trial in plan("architectures", "imagenet").trials}
+    for name, config in of.items():
+        vit = of["ViT-S" if name.endswith("S") else "ViT-B"].asdict()
+        differ = {field for field, value in config.asdict().items() if value != vit[field]}
+        assert differ <= {"model", "timm_args", *VIT_ONLY}
+        assert (config.epochs, config.drop_path) == (400, 0.0 if name.endswith("S") else 0.1)
+
+
 def test_durations_of_the_thesis_have_its_weight_decay_and_drop_path() -> None:
     """Thesis, Table 6.14 and section 6.4; ours keep the values of 400 epochs."""
     base = {"ViT-S": 0.0, "ViT-B": 0.1, "ViT-L": 0.4, "ViT-H": 0.5}
@@ -289,6 +319,54 @@ def test_hmlp_costs_less_than_1_percent_and_convolutions_about_a_block() -> None
         0.26,
         0.32,
     ]
+
+
+@pytest.mark.parametrize(("scale", "shared"), [("demo", 3 * 2 * 5), ("cifar", 3 * 3 * 5)])
+def test_depths_with_and_without_layerscale_are_shapes_of_depth_vs_width(
+    scale: str, shared: int
+) -> None:
+    """12 blocks with and without LayerScale, and 4 without, at each lr and seed."""
+    study = plan("layerscale_depth", scale)
+    both = ids(study) & ids(plan("depth_vs_width", scale))
+    arms = {t.arm.name for t in study.trials if t.config.id in both}
+    assert len(both) == shared
+    assert arms == {"12 blocks, plain", "12 blocks, LayerScale", "4 blocks, plain"}
+
+
+def test_gains_of_the_thesis_have_the_values_of_its_tables() -> None:
+    """Table 3.12 for eps, Table 3.11 for the drop path of the baseline, section 3.5.3."""
+    eps = {12: 0.1, 18: 0.1, 24: 1e-5, 36: 1e-6}
+    adjusted = {12: 0.05, 18: 0.1, 24: 0.2, 36: 0.25}
+    gains = {
+        "ReZero": ("scalar", "zero", 1.0),
+        "scalar": ("scalar", "constant", None),
+        "LayerScale": ("channel", "constant", None),
+        "LayerScale from 0": ("channel", "zero", 1.0),
+        "LayerScale at random": ("channel", "uniform", None),
+        "gains kept": ("channel", "constant", None),
+    }
+    trials = {str(t.arm): t.config for t in plan("layerscale_depth", "imagenet").trials}
+    for name, config in trials.items():
+        blocks, method = name.split(" blocks, ")
+        assert (config.depth, config.width, config.epochs) == (int(blocks), 384, 300)
+        assert (config.precision, config.drop_path_rule) == ("fp16", "uniform")
+        if method in gains:
+            *kind, start = gains[method]
+            assert [config.branch_gain, config.gain_init] == kind
+            assert config.layerscale == (start or eps[config.depth])
+        else:
+            rate = adjusted.get(config.depth, 0.3) if "adjusted" in method else 0.05
+            assert (config.layerscale, config.drop_path) == (0.0, rate)
+    for depth in eps:
+        kept, first = (trials[f"{depth} blocks, {name}"] for name in ("gains kept", "LayerScale"))
+        parts = {"init_parts": "layerscale", "frozen": "layerscale"}
+        assert kept == first.replace(init_from=first.id, **parts)
+    printed = plan("layerscale_depth", "imagenet").printed["val"]
+    assert printed["36 blocks, gains kept"] == 18.4
+    assert printed["24 blocks, LayerScale at random"] == 17.9
+    failed = {f"{depth} blocks, plain, drop path 0.05" for depth in (24, 36)}
+    unprinted = failed | {"48 blocks, plain, drop path adjusted"}  # of 48 the text has a sentence
+    assert trials.keys() - printed.keys() == unprinted
 
 
 @pytest.mark.parametrize("scale", SCALES)

@@ -92,6 +92,8 @@ def test_a_model_of_timm_has_no_closed_form_and_must_be_measured() -> None:
     assert training_flops(config, measured) == 3 * measured_complexity(config).flops * 15 * 64 * 25
     with pytest.raises(ValueError, match="must be measured first"):
         complexity(config.replace(resolution=64), measured)
+    with pytest.raises(ValueError, match="must be measured first"):
+        complexity(config.replace(timm_args="base_width=32"), measured)
 
 
 def test_products_are_counted_by_hand() -> None:

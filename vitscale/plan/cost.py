@@ -35,7 +35,7 @@ class Complexity:
 
 
 # determines the cost of a timm model: model, resolution, channels, classes
-Shape = tuple[str, int, int, int]
+Shape = tuple[str, str, int, int, int]
 Measured = Mapping[Shape, Complexity]
 
 
@@ -57,7 +57,13 @@ def complexity(config: TrainConfig, measured: Measured = MappingProxyType({})) -
 
 
 def shape_of(config: TrainConfig) -> Shape:
-    return config.model, config.resolution, config.channels, config.num_classes
+    return (
+        config.model,
+        config.timm_args,
+        config.resolution,
+        config.channels,
+        config.num_classes,
+    )
 
 
 def training_flops(config: TrainConfig, measured: Measured = MappingProxyType({})) -> float:
@@ -123,7 +129,8 @@ def _branch(c: TrainConfig, tokens: int, queries: int = 0) -> Complexity:
     qkv = _linear(queries, c.width, c.width) + _linear(tokens, c.width, 2 * c.width)
     attention = qkv + products + _linear(queries, c.width, c.width)
     mlp = _linear(queries, c.width, hidden) + _linear(queries, hidden, c.width)
-    gains = Complexity(2 * c.width if c.layerscale else 0, 0, 0)
+    per_branch = c.width if c.branch_gain == "channel" else 1
+    gains = Complexity(2 * per_branch if c.layerscale else 0, 0, 0)
     return _norm(c.width) * 2 + attention + mlp + gains
 
 

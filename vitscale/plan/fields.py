@@ -104,6 +104,9 @@ class Fields:
     # vit: a pre-norm ViT shaped by the fields below; "regnety-1gf", ... and "timm:NAME" are shaped
     # by their name
     model: str = "vit"
+    # timm:NAME: arguments of the model, in alphabetical order, which replace those of the name:
+    # "depth=12,embed_dim=768"
+    timm_args: str = ""
     patch_size: Annotated[Count, Max(16_384)] = 2  # pixels per side; the stride of the whole stem
     width: Annotated[Count, Max(2**17)] = 64  # channels per token
     # blocks; each has `branches` attentions and `branches` MLPs
@@ -147,6 +150,10 @@ class Fields:
     class_blocks: Annotated[Natural, Max(10_000)] = 0
     # initial gain of each residual branch and channel; 0: no LayerScale
     layerscale: NotNegative = 0.0
+    # a gain for each channel of a branch, or one for all of them, as in ReZero and SkipInit
+    branch_gain: Literal["channel", "scalar"] = "channel"
+    # gains start at `layerscale`, at random values from 0 to twice that, or at 0, with layerscale 1
+    gain_init: Literal["constant", "uniform", "zero"] = "constant"
     # jax: as the ViT authors' code, with a zero head; trunc_normal: as DeiT's
     weight_init: Literal["jax", "trunc_normal"] = "jax"
 
@@ -240,6 +247,10 @@ class Fields:
     # what is trained beside the head: all; attention or the MLPs, with the position embedding; or
     # nothing. What is not trained stays as the parent left it.
     trainable: Literal["all", "attn", "ffn", "head"] = "all"
+    # what the parent gives: all weights, or the gains of LayerScale alone
+    init_parts: Literal["all", "layerscale"] = "all"
+    # the gains of LayerScale stay as the parent left them, while all else is trained
+    frozen: Literal["none", "layerscale"] = "none"
 
     # ---- distillation
     # id of a parent of the study whose predictions, on the same augmented images, are part of the
@@ -326,6 +337,20 @@ class Fields:
     def has_late_token(self) -> bool:
         """Whether the class token enters after the first block."""
         return self.token_layer > 0 or self.class_blocks > 0
+
+    @property
+    def timm_kwargs(self) -> dict[str, Any]:
+        """The arguments of a timm model.
+
+        Raises ValueError for a text that is not the only one of its arguments.
+        """
+        parts = [part.partition("=") for part in self.timm_args.split(",") if part]
+        values = {name: float(text) for name, _, text in sorted(parts)}
+        found = {name: int(v) if v.is_integer() else v for name, v in values.items()}
+        text = ",".join(f"{name}={value!r}" for name, value in found.items())
+        if text != self.timm_args or not all(map(math.isfinite, found.values())):
+            raise ValueError(f"arguments must be written like 'depth=12', but got {self.timm_args}")
+        return found
 
     @property
     def stem_layers(self) -> list[tuple[int, int, int]]:

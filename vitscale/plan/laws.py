@@ -275,12 +275,26 @@ def _trunk_laws(c: Fields) -> list[Law]:
     ]
 
 
+OF_START = ("init_weights", "init_head", "trainable", "init_parts", "frozen")  # with init_from
+
+
 def _parent_laws(c: Fields) -> list[Law]:
     if not c.init_from:
-        given = "init_weights raw, init_head keep and trainable all without init_from"
-        plain = (c.init_weights, c.init_head, c.trainable) == ("raw", "keep", "all")
-        return [(given, plain, "init_from init_weights init_head trainable")]
+        given = ", ".join(f"{name} {DEFAULTS[name]}" for name in OF_START)
+        plain = all(getattr(c, name) == DEFAULTS[name] for name in OF_START)
+        return [(f"{given} without init_from", plain, f"init_from {' '.join(OF_START)}")]
+    of_gains = "layerscale" in (c.init_parts, c.frozen)
     return [
+        (
+            "layerscale > 0 and trainable == 'all' with the part layerscale",
+            not of_gains or (c.layerscale > 0 and c.trainable == "all"),
+            "layerscale trainable init_parts frozen",
+        ),
+        (
+            "init_head == 'keep' unless init_parts is all",
+            c.init_parts == "all" or c.init_head == "keep",
+            "init_head init_parts",
+        ),
         (
             "init_from an id of twelve hex digits",
             bool(re.fullmatch("[0-9a-f]{12}", c.init_from)),
@@ -324,7 +338,7 @@ def _teacher_laws(c: Fields) -> list[Law]:
 
 def _model_laws(c: Fields) -> list[Law]:
     known = c.model in MODELS or (c.model.startswith("timm:") and len(c.model) > 5)
-    laws = [(f"model in ({', '.join(MODELS)}, timm:NAME)", known, "model")]
+    laws = [(f"model in ({', '.join(MODELS)}, timm:NAME)", known, "model"), *_timm_laws(c)]
     if c.model == "vit":
         return laws + _vit_laws(c)
     # ViT's fields have no effect on other models: one training would have two ids
@@ -335,6 +349,32 @@ def _model_laws(c: Fields) -> list[Law]:
             f"model {name}",
         )
         for name in VIT_ONLY
+    ]
+
+
+# arguments of timm.create_model that other fields give, or that are no part of the model
+NOT_OF_MODEL = re.compile(
+    "img_size|in_chans|num_classes|drop_rate|drop_path_rate|pretrained.*|checkpoint_path|"
+    "scriptable|exportable|no_jit|cache_dir|features_only|out_indices|model_name"
+)
+
+
+def _timm_laws(c: Fields) -> list[Law]:
+    try:
+        names = list(c.timm_kwargs)
+    except (ValueError, OverflowError):
+        return [("timm_args like 'depth=12,embed_dim=768', sorted by name", False, "timm_args")]
+    return [
+        (
+            "timm_args empty unless the model is timm:NAME",
+            not names or c.model.startswith("timm:"),
+            "model timm_args",
+        ),
+        (
+            "timm_args of the model alone, which no other field gives,",
+            all(n.isidentifier() and not NOT_OF_MODEL.fullmatch(n) for n in names),
+            "timm_args",
+        ),
     ]
 
 
@@ -357,6 +397,8 @@ VIT_ONLY = (
     "token_layer",
     "class_blocks",
     "layerscale",
+    "branch_gain",
+    "gain_init",
     "weight_init",
     "dropout",
 )
@@ -393,6 +435,16 @@ def _vit_laws(c: Fields) -> list[Law]:
         ),
         ("width % 4 == 0 for the stem hmlp", c.stem != "hmlp" or c.width % 4 == 0, "stem width"),
         # a field without effect would give the same training another id
+        (
+            "branch_gain channel and gain_init constant without layerscale",
+            c.layerscale > 0 or (c.branch_gain, c.gain_init) == ("channel", "constant"),
+            "layerscale branch_gain gain_init",
+        ),
+        (
+            "layerscale == 1 with gain_init zero",
+            c.gain_init != "zero" or c.layerscale == 1,
+            "layerscale gain_init",
+        ),
         (
             "stem_norm == 'bn' unless the stem is conv, graham or hmlp",
             c.stem_norm == "bn" or c.stem in ("conv", "graham", "hmlp"),

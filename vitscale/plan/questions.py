@@ -14,6 +14,7 @@ from vitscale.plan import comparisons
 from vitscale.plan.comparisons import Compared, factorial, screening
 from vitscale.plan.spelling import shown
 from vitscale.plan.trial import (
+    DROP_PATH_BY,
     Plan,
     Trial,
     check_factors,
@@ -95,6 +96,22 @@ def _views(plan: Plan) -> None:
             f"the figures {', '.join(VIEWS)} must have a panel of their name, with their arms, but "
             f"got (figure={without[0]!r}, panels={shown(list(plan.panels))})"
         )
+
+
+def _cells_of_shapes(plan: Plan) -> None:
+    check_factors(plan, ("size",))
+    check_not_pooled(
+        plan,
+        "size, drop path rule, depth, branches, LayerScale and epochs",
+        lambda c: (
+            c["size"],
+            c.get(DROP_PATH_BY, ""),
+            c["depth"],
+            c["branches"],
+            c["layerscale"] != 0,
+            c["epochs"],
+        ),
+    )
 
 
 def _profiles(plan: Plan) -> None:
@@ -293,6 +310,12 @@ QUESTIONS = (
     ),
     Question(
         kinds=("repeats",),
+        module="questions.sets",
+        tables=tables("sets_regression"),
+        figures=("sets_regression",),
+    ),
+    Question(
+        kinds=("repeats",),
         module="questions.recipes",
         tables={
             "recipe_interaction": Compared(
@@ -304,6 +327,7 @@ QUESTIONS = (
                 },
             ),
             "recipe_cells": None,
+            "rank_agreement": None,
         },
         figures=("recipe_interaction",),
         drawn="questions.recipe_figure",
@@ -341,7 +365,7 @@ QUESTIONS = (
         },
         figures=VIEWS,
         drawn="questions.shape_figures",
-        laws=(_views,),
+        laws=(_cells_of_shapes, _views),
     ),
     Question(
         kinds=("shapes",),

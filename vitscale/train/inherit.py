@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from vitscale.plan.config import TrainConfig
 from vitscale.record.workdir import Workdir
 from vitscale.train import checkpoint
-from vitscale.train.model import build_model, place
+from vitscale.train.model import build_model, gains, place
 
 POSITIONS = "pos_embed"
 # part of the names of what is trained beside the head and the positions
@@ -23,13 +23,22 @@ TRAINED = {"attn": ".attn.", "ffn": ".mlp."}
 
 
 def inherit(model: nn.Module, config: TrainConfig, weights: Mapping[str, Tensor]) -> None:
-    """Loads the weights of a parent, as of `state_dict`, into a model of the config.
+    """Loads the weights of a parent, as of `state_dict`, into a model of the config: all, or the
+    gains of LayerScale alone (`init_parts`).
 
     Learned positions of another resolution are resized by bicubic interpolation without
     antialiasing, as in DeiT's code (Touvron et al. 2021); that of the class token stays. The head
     is kept, zero, or left as it is (`init_head`).
     """
     own, state = model.state_dict(), dict(weights)
+    match config.init_parts:
+        case "all":
+            pass
+        case "layerscale":
+            model.load_state_dict({**own, **{name: state[name] for name in _of_gains(model)}})
+            return
+        case never:
+            assert_never(never)
     if POSITIONS in own and config.pos_embed == "sincos":
         state[POSITIONS] = own[POSITIONS]
     elif POSITIONS in own and own[POSITIONS].shape != state[POSITIONS].shape:
@@ -84,10 +93,19 @@ def _of_head(model: nn.Module) -> set[str]:
     return {f"{where}.{name}" for name in head.state_dict()}
 
 
+def _of_gains(model: nn.Module) -> set[str]:
+    """The names of the gains of LayerScale."""
+    return {f"{name}.gamma" for name in gains(model)}
+
+
 def freeze(model: nn.Module, config: TrainConfig) -> nn.Module:
     """The model, of which only `trainable` has gradients: attention or the MLPs, with the positions
-    and the head, or the head alone. Statistics of BatchNorm then stay as they are.
+    and the head, or the head alone. Statistics of BatchNorm then stay as they are. `frozen` gains
+    have none, either, and what has no gradient is in no optimizer.
     """
+    if config.frozen == "layerscale":
+        for module in gains(model).values():
+            module.gamma.requires_grad = False
     if config.trainable == "all":
         return model
     from timm.layers import freeze_batch_norm_2d

@@ -112,7 +112,43 @@ def _vit(config: TrainConfig) -> nn.Module:
         drop_path_rate=config.drop_path,
         **parts,
     )
-    return _fix_positions(model, config)
+    return _fix_positions(_with_gains(model, config), config)
+
+
+def gains(model: nn.Module) -> dict[str, Any]:
+    """The LayerScale modules of a ViT, by name."""
+    from timm.models.vision_transformer import LayerScale
+
+    return {
+        name: module for name, module in model.named_modules() if isinstance(module, LayerScale)
+    }
+
+
+@torch.no_grad()
+def _with_gains(model: nn.Module, config: TrainConfig) -> nn.Module:
+    """Gives each residual branch the gains of the config; timm's are one constant for each channel.
+
+    A scalar gain that starts at 0 is ReZero's (Bachlechner et al. 2020), with the norms that the
+    original leaves out. Random values are drawn after all other weights, which they leave alone.
+    """
+    for module in gains(model).values():
+        match config.branch_gain:
+            case "channel":
+                pass
+            case "scalar":
+                module.gamma = nn.Parameter(module.gamma[:1].clone())
+            case never_gain:
+                assert_never(never_gain)
+        match config.gain_init:
+            case "constant":
+                pass
+            case "uniform":
+                module.gamma.uniform_(0, 2 * config.layerscale)
+            case "zero":
+                module.gamma.zero_()
+            case never_init:
+                assert_never(never_init)
+    return model
 
 
 def _fix_positions(model: Any, config: TrainConfig) -> nn.Module:
@@ -244,6 +280,7 @@ def _timm(config: TrainConfig, name: str) -> nn.Module:
                 num_classes=config.num_classes,
                 in_chans=config.channels,
                 **optional,
+                **config.timm_kwargs,
             )
         except (TypeError, ValueError, AssertionError) as error:
             unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
@@ -259,6 +296,7 @@ def _refusal(config: TrainConfig, reason: str) -> ValueError:
     """The one-line error for a timm model that cannot be built with this config."""
     return ValueError(
         f"a model that timm can build must be named, but got (model={config.model!r}, "
+        f"{f'timm_args={config.timm_args!r}, ' if config.timm_args else ''}"
         f"resolution={config.resolution}, channels={config.channels}, "
         f"drop_path={config.drop_path}): {' '.join(reason.split())}"
     )
