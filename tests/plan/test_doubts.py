@@ -122,6 +122,7 @@ FEW = {
     "layerscale_depth-imagenet",
     "optimizer_stability-imagenet",
     "stems-imagenet",
+    "peak_performance-imagenet",
     "training_length-imagenet",
     "vit_design-imagenet",
 }

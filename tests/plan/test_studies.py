@@ -5,6 +5,7 @@ state, and shortened demos through the real Ray.
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,8 @@ from search_spaces.space import Space
 from vitscale.analysis.kinds import check
 from vitscale.analysis.questions.recipes import cells as interaction_cells
 from vitscale.analysis.results import Results
+from vitscale.catalog.costs import published_models
+from vitscale.catalog.tables import table_rows
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity
 from vitscale.plan.laws import VIT_ONLY
@@ -61,6 +64,12 @@ COUNTS = {
     ("duration", "demo"): 2 * 3 * 10,
     ("duration", "cifar"): 2 * 3 * 10,
     ("duration", "imagenet"): 3 * 4 + 2 + 2 * 2,
+    # thesis, Table 3.8 (of 13 rows one differs in its fine-tuning, and one is another error of the
+    # first), Table 6.4, 4 more of 6.2, 8 more of 6.3, 1 more of section 6.2.3; Xiao et al. 2021,
+    # section 5.4, and Table 5, whose row 6 is another error of its row 1, at two lengths each
+    ("recipe_ingredients", "demo"): 12 * 6,
+    ("recipe_ingredients", "cifar"): 12 * 6,
+    ("recipe_ingredients", "imagenet"): (13 - 2) + 14 + 4 + 8 + 1 + 2 + 5 * 2 * 2,
     # Touvron et al. 2022, Table 7: four stems with a spread of 5 runs, five at seed 0; without the
     # local transformer
     ("stems", "demo"): 7 * 8,
@@ -81,6 +90,11 @@ COUNTS = {
     ("layerscale_depth", "fashion"): 3 * 2 * 3 * 4,
     ("layerscale_depth", "cifar"): 10 * 3 * 5,
     ("layerscale_depth", "imagenet"): 4 * 7 - 1 + 1 + 4,
+    # Xiao et al. 2021, Table 2: three lengths of 23 models, without the four RegNetZ; the demo has
+    # two stems at three widths
+    ("peak_performance", "demo"): 2 * 3 * 10,
+    ("peak_performance", "cifar"): 2 * 3 * 10,
+    ("peak_performance", "imagenet"): 3 * (23 - 4),
     # Touvron et al. 2022: Figure 1 has 12 shapes, 2 has 8, 3 has 4 more, Table 2 has 6 more; B12x1
     # at 5 seeds.
     ("depth_vs_width", "demo"): 9 * 3 * 5,
@@ -104,6 +118,7 @@ REPEATS = (
     "stems",
     "vit_design",
     "architectures",
+    "peak_performance",
     "seed_distribution",
     "recipe_vs_architecture",
 )
@@ -159,6 +174,60 @@ def test_18_errors_of_table_2_of_xiao2021_are_those_of_trials() -> None:
     assert {peak[i] for i in shared} == {"ViT_P-18GF", "ViT_C-4GF", "ViT_C-18GF", *regnets}
 
 
+def test_18_peaks_of_the_paper_and_a_width_of_the_demo_are_cells_of_optimizer_stability() -> None:
+    """6 models at 3 lengths of Table 2; 2 stems at 5 of 10 seeds."""
+    for scale, num in (("imagenet", 6 * 3), ("demo", 2 * 5), ("cifar", 2 * 5)):
+        shared = ids(plan("peak_performance", scale)) & ids(plan("optimizer_stability", scale))
+        assert len(shared) == num
+
+
+def test_peaks_have_the_lr_and_costs_of_the_paper() -> None:
+    """Section 6, and appendix E for smaller batches; test_complexity holds the costs of models."""
+    printed = {row["model"]: row for row in table_rows("xiao2021_table2")}
+    models = [m for m in published_models() if m.source == "Xiao et al. 2021, Table 2"]
+    built = {m.name: (m.fields["model"], m.fields["resolution"]) for m in models}
+    minutes: dict[str, set[float]] = {}
+    for trial in plan("peak_performance", "imagenet").trials:
+        model, c = trial.arm.name.partition(",")[0], trial.config
+        vit, large = model.startswith("ViT"), model.endswith("36GF") and "ViT" in model
+        assert (c.optimizer, c.wd) == (
+            ("adamw", 0.28 if large else 0.24) if vit else ("sgd", 2.4e-5)
+        )
+        lr = (6e-4 if large else 1e-3) if vit else 2.54
+        assert c.batch_size == {"EffNet-B4": 512, "EffNet-B5": 256}.get(model, 2048)
+        assert c.peak_lr == pytest.approx(lr * c.batch_size / 2048)
+        assert c.norm_batch * 8 == int(printed[model]["batch_size"])
+        assert (c.model, c.resolution) == built[model]
+        minutes.setdefault(model, set()).add(float(trial.arm.factors["minutes"]))
+    assert minutes == {m: {float(r["epoch_time_min"])} for m, r in printed.items() if m in minutes}
+    assert set(printed) - set(minutes) == {f"RegNetZ-{n}GF" for n in (1, 4, 16, 32)}
+
+
+def test_vits_are_compared_with_the_cnn_that_is_nearest_in_minutes() -> None:
+    """Minutes of Table 2; Figure 6 compares ViTs with ResNet and RegNetY."""
+    pairs = {
+        tuple(arm.partition(",")[0] for arm in p)
+        for p in plan("peak_performance", "imagenet").pairs
+    }
+    cnn = {"1GF": "RegNetY-1GF", "4GF": "ResNet-50", "18GF": "ResNet-200", "36GF": "RegNetY-16GF"}
+    assert pairs == {
+        pair
+        for size, other in cnn.items()
+        for c, p in [(f"ViT_C-{size}", f"ViT_P-{size}")]
+        for pair in ((c, p), (c, other), (p, other))
+    }
+
+
+@pytest.mark.parametrize("scale", ["demo", "cifar"])
+def test_the_stems_of_a_width_hold_one_budget(scale: str) -> None:
+    study = plan("peak_performance", scale, num=1)
+    cost = {t.arm.name: complexity(t.config) for t in study.trials}
+    assert len(study.pairs) == 3
+    for conv, patchify in study.pairs:
+        assert cost[conv].flops == pytest.approx(cost[patchify].flops, rel=0.03)
+        assert cost[conv].params == pytest.approx(cost[patchify].params, rel=0.065)
+
+
 @pytest.mark.parametrize("scale", ["demo", "cifar"])
 def test_durations_without_drop_path_are_cells_of_optimizer_stability(scale: str) -> None:
     """Three lengths at its five seeds."""
@@ -166,6 +235,42 @@ def test_durations_without_drop_path_are_cells_of_optimizer_stability(scale: str
     shared = ids(study) & ids(plan("optimizer_stability", scale))
     kept = {t.config.id for t in study.trials if t.config.drop_path == 0}
     assert len(shared) == 3 * 5 and shared < kept
+
+
+def test_ingredients_share_the_trainings_of_the_texts_that_other_studies_have() -> None:
+    """At imagenet B12x1, ViT_P-1GF at 50 epochs, four rows of Table 5, three of DeiT III, and
+    ResNet-50 with A2; in Figure 10 their recipe at every length.
+    """
+    script_of = script("recipe_ingredients").study
+    shared = {"depth_vs_width": 1, "optimizer_stability": 5, "duration": 3}
+    shared["recipe_vs_architecture"] = 1
+    of = ids(plan("recipe_ingredients", "imagenet"))
+    assert {name: len(of & ids(plan(name, "imagenet"))) for name in shared} == shared
+    figure = script_of("imagenet", item="xiao_figure_10")
+    ours = ids(plan("training_length", "imagenet"))
+    assert (len(figure.trials), len(ids(figure) & ours)) == (2 * 2 * 2 * 4, 16)
+    demo = plan("recipe_ingredients", "demo")
+    base = [trial.config for trial in demo.trials if trial.arm.name == "row 1"]
+    assert [config.seed for config in base] == [2000, 2001, 2002, 2003, 2004, 2005]
+    at_1000 = {replace(config, seed=config.seed - 1000).id for config in base}
+    assert len(at_1000 & ids(plan("optimizer_stability", "demo"))) == 5
+    assert at_1000 <= ids(plan("duration", "demo")) and not ids(demo) & at_1000
+    with pytest.raises(
+        ValueError, match=r"^item must be all unless the scale is imagenet, but got"
+    ):
+        script_of("demo", item="xiao_decay")
+
+
+@pytest.mark.parametrize(
+    ("item", "rows"),
+    [("thesis_3_8", 11), ("thesis_6_2", 5), ("thesis_6_3", 12), ("thesis_6_4", 14),
+     ("thesis_src", 2), ("xiao_decay", 2), ("xiao_table_5", 20)],
+)  # fmt: skip
+def test_an_item_of_the_ingredients_is_a_study_of_its_own(item: str, rows: int) -> None:
+    study = script("recipe_ingredients").study("imagenet", item=item)
+    assert study.slug == f"recipe_ingredients_{item}-imagenet" and len(study.trials) == rows
+    assert ids(study) <= ids(plan("recipe_ingredients", "imagenet"))
+    check(study)
 
 
 @pytest.mark.parametrize(("scale", "seeds"), [("demo", 5), ("cifar", 5)])

@@ -12,6 +12,7 @@ import pytest
 from conftest import ROOT
 from support.scripts import plan
 
+from vitscale.analysis.published.tables import runtime_correlations
 from vitscale.catalog.costs import published_models
 from vitscale.catalog.tables import table_rows
 from vitscale.cli.fields import TEXTS
@@ -64,6 +65,8 @@ def planned(row: dict[str, str]) -> int:
 
     An arm counts once for all its seeds, and arms of the same configs count once.
     """
+    if row["command"] == f"{COSTS} --runtime":
+        return len(runtime_correlations())
     if row["command"] == COSTS:
         return sum(bool(re.search(row["arms"], model.source)) for model in published_models())
     commands = zip(row["command"].split(" ; "), row["arms"].split(" ; "), strict=True)
