@@ -11,7 +11,7 @@ it for another model.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 try:
@@ -20,6 +20,7 @@ try:
     from search_spaces.space import Space
     from search_spaces.vit import SHAPES
     from vitscale import Arm, Study, TrainConfig, main, trials
+    from vitscale.catalog.tables import printed_errors
 except ModuleNotFoundError as missing:
     raise SystemExit(
         f"{missing}: run `make demo` once, then .venv/bin/python; or see docs/install.md"
@@ -39,6 +40,7 @@ class Scale:
     num_seeds: int
     first_seed: int
     notes: str
+    printed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 def drop_paths(space: Space, lengths: tuple[int, ...], notes: str) -> Scale:
@@ -58,6 +60,10 @@ def drop_paths(space: Space, lengths: tuple[int, ...], notes: str) -> Scale:
         first_seed=1000,
         notes=f"{notes} They were found without drop path.",
     )
+
+
+def _named(model: str, epochs: object) -> str:
+    return f"{model}, {epochs} epochs"
 
 
 def table_6_15() -> Scale:
@@ -90,6 +96,11 @@ def table_6_15() -> Scale:
         "train. The recipe of 300 epochs is that of 400, with 3-Augment. The other values that are "
         "not printed are those of search_spaces/recipes.py. One run per arm, as in the table, "
         "shows no difference: --num adds seeds.",
+        printed=printed_errors(
+            "thesis_table6_15",
+            lambda row: _named(row["model"], row["epochs"]),
+            {name: f"{name}_top1_pct" for name in ("val", "v2", "real")},
+        ),
     )
 
 
@@ -107,7 +118,7 @@ def study(scale: Literal["demo", "cifar", "imagenet"] = "demo", num: int | None 
     values = SCALES[scale]
     num = values.num_seeds if num is None else num
     names = {
-        (model, epochs): f"{model}, {epochs} epochs"
+        (model, epochs): _named(model, epochs)
         for model, lengths in values.cells.items()
         for epochs in lengths
     }
@@ -134,12 +145,15 @@ def study(scale: Literal["demo", "cifar", "imagenet"] = "demo", num: int | None 
             for a, b in values.pairs
             for epochs in values.cells[a]
         ),
-        figures=("training_length", "comparison_forest"),
+        printed=values.printed,
+        axis="epochs",
+        figures=("training_length", "arm_lines", "comparison_forest"),
         tables=(
             "training_length",
             "training_length_interaction",
             "pair_differences",
             "arm_means",
+            *(("published_arms",) if values.printed else ()),
         ),
         design="Every length is a full schedule. All arms share their seeds.",
         notes=values.notes,

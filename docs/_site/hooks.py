@@ -1,9 +1,8 @@
 """What the site needs beyond the files of docs/, which must also read well on GitHub.
 
-Its home is start.md, for index.md, which is linked from everywhere, is about the papers. Files of
-the repository's root are pages of it. Tables of fields, figures and tables are written into it by
-`vitscale fields`. Links that lead out of the site become text, or links to the repository where
-mkdocs.yml names one.
+Files of the repository's root are pages of it. Tables of fields, of figures and tables, and of the
+papers' items are written into it by `vitscale fields`. Links that lead out of the site become text,
+or links to the repository where mkdocs.yml names one.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ sys.path.insert(0, str(ROOT))
 from vitscale.cli.fields import filled  # noqa: E402
 
 FROM_ROOT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
-MOVED = {"docs/index.md": "papers.md", "docs/start.md": "index.md"}  # source -> page
 LINK = re.compile(r"(!?)\[((?:!\[[^\]]*\]\([^)]*\))|[^\]]*)\]\((?!https?:|mailto:|#)([^)\s]+)\)")
 FENCE = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
 
@@ -35,9 +33,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def _existing(entry: Any) -> Any:
     if isinstance(entry, str):
-        name = {page: source for source, page in MOVED.items()}.get(entry, f"docs/{entry}")
-        there = (ROOT / name).exists() or entry in FROM_ROOT
-        return MOVED.get(f"docs/{entry}", entry) if there else None
+        return entry if (ROOT / "docs" / entry).exists() or entry in FROM_ROOT else None
     ((title, value),) = entry.items()
     if isinstance(value, list):
         found = [one for one in map(_existing, value) if one]
@@ -47,20 +43,18 @@ def _existing(entry: Any) -> Any:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Moves pages, adds those of the repository's root, and leaves the log out."""
-    for source in [*MOVED, *(f"docs/{name}" for name in files.src_uris if name.startswith("log/"))]:
-        files.remove(files.src_uris[posixpath.relpath(source, "docs")])
-    for source, page in {**MOVED, **{name: name for name in FROM_ROOT}}.items():
-        files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
+    """Adds pages of the repository's root, and leaves the log out."""
+    for name in [name for name in files.src_uris if name.startswith("log/")]:
+        files.remove(files.src_uris[name])
+    for name in FROM_ROOT:
+        files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: MkDocsConfig, files: Files) -> str:
     """Tables in place of their markers, and links as they must be in the site."""
-    source = next((s for s, p in MOVED.items() if p == page.file.src_uri), None)
-    if source is None:
-        name = page.file.src_uri
-        source = name if name in FROM_ROOT else f"docs/{name}"
+    name = page.file.src_uri
+    source = name if name in FROM_ROOT else f"docs/{name}"
     parts = FENCE.split(filled(markdown))
     parts[::2] = [
         LINK.sub(lambda link: _link(link, source, page.file.src_uri, config, files), part)
@@ -75,7 +69,7 @@ def _link(link: re.Match[str], source: str, page: str, config: MkDocsConfig, fil
         text = LINK.sub(lambda inner: _link(inner, source, page, config, files), text)
     path, _, anchor = target.partition("#")
     found = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
-    inside = MOVED.get(found, found if found in FROM_ROOT else posixpath.relpath(found, "docs"))
+    inside = found if found in FROM_ROOT else posixpath.relpath(found, "docs")
     if inside in files.src_uris:
         place = posixpath.relpath(inside, posixpath.dirname(page) or ".")
         return f"{image}[{text}]({place}{'#' * bool(anchor)}{anchor})"

@@ -1,5 +1,5 @@
 """The papers' numbers behind ours: the print itself, positions
-in data, what stays out, and the index of the docs.
+in data, what stays out, and the list of studies.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from support import known
 
 from vitscale.analysis.published import tables as published
 from vitscale.analysis.published.figures import GREY, note
-from vitscale.analysis.questions import seeds
 from vitscale.analysis.report.report import summary
 from vitscale.analysis.results import Results
+from vitscale.analysis.stats import spread
 from vitscale.plan.study import Study, from_json, to_json
 
 NO_ROWS = pd.DataFrame(columns=["arm", "point", "trial_id", "status", "epoch"])
@@ -84,6 +84,25 @@ def grey(ax: Axes) -> list:
 
 def said(figure: Figure) -> str:
     return " ".join(figure._supxlabel.get_text().split())  # type: ignore[attr-defined]
+
+
+def test_activations_predict_minutes_per_epoch_and_multiply_adds_less() -> None:
+    """Xiao et al. 2021, Figure 9, has more models than Table 2: its r lie in our intervals."""
+    found = published.runtime_correlations().set_index("cost")
+    table = published.read("xiao2021_table2")
+    for name, row in found.iterrows():
+        r = scipy.stats.pearsonr(table["epoch_time_min"], table[name]).statistic
+        assert row["r"] == pytest.approx(r)
+        assert row["r_low"] < row["printed"] < row["r_high"]
+    assert found["r"].round(2).tolist() == [0.64, 0.65, 0.93]
+    assert (found["acts_minus_r_low"].dropna() > 0).all() and found["acts_minus_r"].count() == 2
+
+
+def test_printed_activations_are_those_of_the_table_of_costs() -> None:
+    costs = pd.read_csv(published.table_path("complexity"), dtype=str)
+    costs = costs[costs["source"] == "Xiao et al. 2021, Table 2"].set_index("name")["acts_m"]
+    ours = published.read("xiao2021_table2").set_index("model")["acts_m"]
+    assert len(costs) == 20 and ours[costs.index].tolist() == costs.astype(float).tolist()
 
 
 OVERLAYS = {
@@ -281,33 +300,25 @@ def test_images_of_the_thesis_sets_are_ours_where_it_prints_none() -> None:
 def test_uncorrelated_pairs_are_as_many_as_seeds_of_an_arm() -> None:
     """What seed_power says of its assumption of a correlation of 1/2."""
     for difference in (0.5, 1.0, 2.0):
-        alone = seeds.seeds_needed(difference, 1.0)
-        assert alone <= seeds.seeds_needed(difference, 1.0, correlation=0.0) <= alone + 2
-        assert seeds.seeds_needed(difference, 1.0, correlation=0.5) < alone
+        alone = spread.seeds_needed(difference, 1.0)
+        assert alone <= spread.seeds_needed(difference, 1.0, correlation=0.0) <= alone + 2
+        assert spread.seeds_needed(difference, 1.0, correlation=0.5) < alone
 
 
-# ---- the index of the docs
+# ---- the list of studies
 
 
-INDEX = (ROOT / "docs" / "index.md").read_text()
-
-
-def test_figures_and_tables_of_the_index_exist_and_none_is_left_out() -> None:
-    rows = [
-        line.split("|")
-        for line in INDEX.splitlines()
-        if line.startswith("| ") and line.count("|") == 5
-    ]
-    named = {name for row in rows for name in re.findall(r"`(\w+)`", row[3])}
-    assert named == {*known.FIGURES, *known.TABLES}
-
-
-def test_every_study_is_in_the_index() -> None:
+@pytest.mark.parametrize("page", ["README.md", "docs/studies/index.md", "mkdocs.yml"])
+def test_every_study_is_listed(page: str) -> None:
+    """With its own page, which README leaves to the list."""
+    text = (ROOT / page).read_text()
+    pattern = {
+        "README.md": r"`(\w+)`",
+        "docs/studies/index.md": r"^\| \[(\w+)\]\(\1\.md\) ",
+        "mkdocs.yml": r"studies/(\w+)\.md$",
+    }[page]
+    named = set(re.findall(pattern, text, re.MULTILINE)) - {"index"}
     scripts = {path.stem for path in (ROOT / "studies").glob("*.py")}
-    linked = set(re.findall(r"\]\(studies/(\w+)\.md\)", INDEX))
-    assert scripts == linked
-
-
-def test_pages_that_exist_are_linked() -> None:
+    assert scripts <= named if page == "README.md" else scripts == named
     pages = {path.stem for path in (ROOT / "docs" / "studies").glob("*.md")}
-    assert pages and all(f"](studies/{page}.md)" in INDEX for page in pages)
+    assert pages == {*scripts, "index"}

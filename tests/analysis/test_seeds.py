@@ -14,11 +14,11 @@ from support.seed_outcomes import EPOCHS, make_study, make_tables
 
 from vitscale.analysis.published import tables as published
 from vitscale.analysis.questions import seed_bins as bins
-from vitscale.analysis.questions import seeds
+from vitscale.analysis.questions import seed_epochs, seed_power, seeds
 from vitscale.analysis.report import text
 from vitscale.analysis.report.report import headline, write_report
 from vitscale.analysis.results import Results
-from vitscale.analysis.stats import correlation
+from vitscale.analysis.stats import correlation, spread
 from vitscale.record.workdir import Workdir
 
 # ---- the thesis' printed numbers
@@ -46,15 +46,15 @@ def test_seeds_needed_for_the_thesis_spread():
     ]
     assert [int(np.ceil(n)) for n in normal] == [16, 84]  # 83.04: the normal approximation
     # Student's t needs one more
-    assert [seeds.seeds_needed(0.1, sd) for sd in (0.10, 0.23)] == [17, 85]
+    assert [spread.seeds_needed(0.1, sd) for sd in (0.10, 0.23)] == [17, 85]
 
 
 def test_the_largest_of_100_normal_values_is_expected_near_two_and_a_half():
-    assert seeds.expected_maximum(2) == pytest.approx(1 / np.sqrt(np.pi))
-    assert seeds.expected_maximum(3) == pytest.approx(1.5 / np.sqrt(np.pi))
-    assert seeds.expected_maximum(100) == pytest.approx(2.5076, abs=1e-4)  # Harter 1961
+    assert spread.expected_maximum(2) == pytest.approx(1 / np.sqrt(np.pi))
+    assert spread.expected_maximum(3) == pytest.approx(1.5 / np.sqrt(np.pi))
+    assert spread.expected_maximum(100) == pytest.approx(2.5076, abs=1e-4)  # Harter 1961
     samples = np.random.default_rng(0).standard_normal((20_000, 30)).max(axis=1)
-    assert seeds.expected_maximum(30) == pytest.approx(
+    assert spread.expected_maximum(30) == pytest.approx(
         samples.mean(), abs=4 * samples.std() / 20_000**0.5
     )
 
@@ -71,18 +71,18 @@ def test_power_is_reached_and_one_seed_less_does_not_reach_it(effect, power):
         edge = scipy.stats.t.ppf(0.975, df)
         return scipy.stats.nct.sf(edge, df, shift) + scipy.stats.nct.cdf(-edge, df, shift)
 
-    n = seeds.seeds_needed(effect, 1.0, power)
+    n = spread.seeds_needed(effect, 1.0, power)
     assert of(n) >= power and (n == 2 or of(n - 1) < power)
 
 
 def test_power_is_that_of_simulated_comparisons():
     rng = np.random.default_rng(0)
-    n = seeds.seeds_needed(1.0, 1.0, 0.8)
+    n = spread.seeds_needed(1.0, 1.0, 0.8)
     a, b = rng.normal(0, 1, (4000, n)), rng.normal(1, 1, (4000, n))
     assert np.mean(scipy.stats.ttest_ind(a, b, axis=1).pvalue < 0.05) == pytest.approx(
         0.8, abs=0.04
     )
-    pairs = seeds.seeds_needed(1.0, 1.0, 0.8, correlation=0.2)
+    pairs = spread.seeds_needed(1.0, 1.0, 0.8, correlation=0.2)
     shared, own = rng.normal(0, 0.2**0.5, (4000, pairs)), rng.normal(0, 0.8**0.5, (2, 4000, pairs))
     p = scipy.stats.ttest_rel(shared + own[0], shared + own[1] + 1, axis=1).pvalue
     assert 0.78 < np.mean(p < 0.05) < 0.87  # a whole number of pairs gives a little more than 0.8
@@ -93,32 +93,32 @@ def test_a_difference_that_is_not_positive_is_refused():
     with pytest.raises(
         ValueError, match=r"difference > 0 and sd > 0 must hold, but got \(difference=0.0, sd=1.0\)"
     ):
-        seeds.seeds_needed(0.0, 1.0)
+        spread.seeds_needed(0.0, 1.0)
 
 
 def test_p_of_the_reference_run_is_uniform_if_it_is_one_of_the_seeds():
     samples = np.random.default_rng(0).normal(5, 2, (4000, 5))
-    p = [seeds.position_among(x[:4], x[4])["p"] for x in samples]
+    p = [spread.position_among(x[:4], x[4])["p"] for x in samples]
     assert scipy.stats.kstest(p, "uniform").pvalue > 0.01
 
 
 def test_position_of_a_value_among_others():
-    found = seeds.position_among(np.array([1.0, 2.0, 3.0, 4.0]), 3.0)
+    found = spread.position_among(np.array([1.0, 2.0, 3.0, 4.0]), 3.0)
     assert found["z"] == pytest.approx(0.5 / np.std([1, 2, 3, 4], ddof=1))
     assert found["percentile_pct"] == 62.5  # two below, one tie
-    assert np.isnan(list(seeds.position_among(np.array([2.0, 2.0]), 3.0).values())).all()
+    assert np.isnan(list(spread.position_among(np.array([2.0, 2.0]), 3.0).values())).all()
 
 
 def test_shapiro_keeps_its_level_on_normal_values_and_breaks_it_on_rounded_ones():
-    assert seeds.shapiro_power(30, "normal") == pytest.approx(0.05, abs=0.03)
-    assert seeds.shapiro_power(30, "heavy") < seeds.shapiro_power(100, "heavy")
-    assert seeds.shapiro_power(100, "normal", step=1.0) > 0.9
-    assert seeds.shapiro_power(100, "normal", step=0.01) == pytest.approx(0.05, abs=0.03)
+    assert spread.shapiro_power(30, "normal") == pytest.approx(0.05, abs=0.03)
+    assert spread.shapiro_power(30, "heavy") < spread.shapiro_power(100, "heavy")
+    assert spread.shapiro_power(100, "normal", step=1.0) > 0.9
+    assert spread.shapiro_power(100, "normal", step=0.01) == pytest.approx(0.05, abs=0.03)
 
 
 def test_normality_is_that_of_scipy():
     values = np.random.default_rng(0).normal(0, 1, 40)
-    found = seeds.normality(values)
+    found = spread.normality(values)
     assert (found["shapiro_w"], found["shapiro_p"]) == pytest.approx(
         tuple(scipy.stats.shapiro(values))
     )
@@ -128,7 +128,7 @@ def test_normality_is_that_of_scipy():
 
 def test_sampling_error_is_the_spread_of_error_rates_over_test_sets():
     rates = 100 * np.random.default_rng(0).binomial(400, 0.05, 20_000) / 400
-    assert seeds.sampling_error(5.0, 400) == pytest.approx(rates.std(), rel=0.03)
+    assert spread.sampling_error(5.0, 400) == pytest.approx(rates.std(), rel=0.03)
 
 
 # ---- correlation
@@ -145,6 +145,22 @@ def test_correlations_are_those_of_scipy():
         == correlation.spearman_bootstrap(x, y)[0]
         == pytest.approx(rho)
     )
+
+
+def test_a_difference_of_correlations_is_that_of_scipys_bootstrap():
+    rng = np.random.default_rng(1)
+    x, noise, other = rng.standard_normal((3, 40))
+    near, far = x + 0.5 * noise, x + 3 * other
+
+    def difference(x, a, b, axis=-1):
+        return scipy.stats.pearsonr(x, a, axis=axis)[0] - scipy.stats.pearsonr(x, b, axis=axis)[0]
+
+    found = correlation.pearson_difference(x, (near, far))
+    interval = scipy.stats.bootstrap(
+        (x, near, far), difference, paired=True, vectorized=True, method="percentile", rng=2
+    ).confidence_interval
+    assert found[0] == pytest.approx(difference(x, near, far))
+    assert found[1:] == pytest.approx(tuple(interval), abs=0.02)
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.7])
@@ -197,7 +213,7 @@ def test_seed_statistics_keep_the_reference_and_diverged_seeds_out():
 def test_seed_epochs_follow_the_draws_and_rank_them_against_their_end():
     study = make_study()
     outcomes, rows = make_tables(study, {3: "diverged"})
-    table = seeds.seed_epochs(Results(study, outcomes, rows))
+    table = seed_epochs.seed_epochs(Results(study, outcomes, rows))
     row = table[(table["evaluation"] == "test") & (table["epoch"] == 7)].iloc[0]
     draws = rows[rows["point"].notna() & (rows["status"] == "finished")]
     at, end = (
@@ -223,9 +239,9 @@ def test_seed_correlation_pairs_the_two_sets_by_seed():
 
 def test_seed_power_asks_for_more_seeds_at_a_smaller_difference_and_a_larger_sd():
     study = make_study()
-    table = seeds.seed_power(Results(study, make_tables(study)[0]))
+    table = seed_power.seed_power(Results(study, make_tables(study)[0]))
     of = table[(table["evaluation"] == "val") & (table["power_pct"] == 80)]
-    assert of["difference"].tolist() == list(seeds.DIFFERENCES)
+    assert of["difference"].tolist() == list(seed_power.DIFFERENCES)
     assert of["seeds_per_arm"].is_monotonic_decreasing
     assert (of["seeds_per_arm_low"] <= of["seeds_per_arm"]).all()
     assert (of["seeds_per_arm"] <= of["seeds_per_arm_high"]).all() and (

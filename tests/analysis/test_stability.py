@@ -20,7 +20,7 @@ from support import known
 from vitscale.analysis import estimates
 from vitscale.analysis.published import tables as published
 from vitscale.analysis.questions import optimizer_gap as gap
-from vitscale.analysis.questions import recipes, stability
+from vitscale.analysis.questions import recipes, sets, stability
 from vitscale.analysis.questions import training_length as length
 from vitscale.analysis.report.report import caveats, headline, summary, write_report
 from vitscale.analysis.results import Results
@@ -402,6 +402,73 @@ def make_square(num: int = 5, more: str = "test") -> Study:
         tables=("recipe_interaction",),
         figures=("recipe_interaction",),
     )
+
+
+def make_grid(num: int = 5) -> Study:
+    """Four architectures under two recipes."""
+    trials = []
+    for depth, architecture in enumerate("ABCD", 1):
+        for recipe, lr in (("x", 1e-3), ("y", 2e-3)):
+            arm = Arm(f"{architecture} {recipe}", {"architecture": architecture, "recipe": recipe})
+            config = TrainConfig(depth=depth, lr=lr, more_evals="test")
+            trials += [Trial(arm, config.replace(seed=i), i) for i in range(num)]
+    tables = ("recipe_interaction", "rank_agreement", "sets_regression")
+    return make_study(trials=tuple(trials), tables=tables, figures=("sets_regression",))
+
+
+def grid_results(means: dict[str, float], sd: float, rng: np.random.Generator) -> Results:
+    """Errors of the second set are 3 + 1.5 times those of the first."""
+    study = make_grid()
+
+    def errors(arm: str, _: int) -> np.ndarray:
+        error = means[arm] + rng.normal(0, sd)
+        return np.array([error, 3 + 1.5 * error])
+
+    return Results(study, make_outcomes(study, errors))
+
+
+def test_tau_is_kendalls_and_its_interval_follows_from_what_is_shown():
+    means = dict(zip(make_grid().arms, (10, 11, 12, 10, 14, 14, 16, 16), strict=True))
+    results = grid_results(means, 0.01, np.random.default_rng(0))  # y swaps A and B
+    table = recipes.rank_agreement(results)
+    assert table["evaluation"].tolist() == ["val", "test"]
+    x, y = ([means[f"{a} {recipe}"] for a in "ABCD"] for recipe in "xy")
+    assert table["tau"].tolist() == pytest.approx([scipy.stats.kendalltau(x, y).statistic] * 2)
+    assert table[["tau_low", "tau_high"]].to_numpy().tolist() == [[pytest.approx(4 / 6)] * 2] * 2
+    assert table[["same", "reversed", "open"]].to_numpy().tolist() == [[5, 1, 0]] * 2
+    assert all("the rankings differ" in said for said in recipes.rank_sentences(results))
+    noise = recipes.rank_agreement(grid_results(means, 20, np.random.default_rng(0)))
+    assert noise[["tau_low", "tau_high", "open"]].to_numpy().tolist() == [[-1, 1, 6]] * 2
+
+
+def test_the_line_over_arms_is_that_of_statsmodels():
+    means = dict(zip(make_grid().arms, range(10, 18), strict=True))
+    results = grid_results(means, 0.5, np.random.default_rng(0))
+    results.trials["test_ema_error_pct"] += np.random.default_rng(1).normal(0, 0.5, 40)
+    table = results.once(sets.sets_regression)
+    of_arms = results.trials.groupby("arm", sort=False)
+    x, y = (of_arms[f"{name}_ema_error_pct"].mean().to_numpy() for name in ("val", "test"))
+    fit = OLS(y, np.column_stack([np.ones(8), x])).fit()
+    assert table["residual"].tolist() == pytest.approx(fit.resid.tolist())
+    row, ends = table.iloc[0], fit.conf_int()
+    assert [row["intercept"], row["slope"]] == pytest.approx(fit.params.tolist())
+    assert [row["intercept_low"], row["intercept_high"]] == pytest.approx(ends[0].tolist())
+    assert [row["slope_low"], row["slope_high"]] == pytest.approx(ends[1].tolist())
+    assert "over 8 arms: slope" in sets.sentences(results)[0]
+    ax = known.FIGURES["sets_regression"](results).axes[0]
+    assert np.asarray(ax.collections[0].get_offsets()).tolist() == pytest.approx(
+        np.column_stack([x, y])
+    )
+
+
+def test_three_arms_have_no_line():
+    study = make_square()
+    status = {("B y", seed): "diverged" for seed in range(5)}
+    outcomes = make_outcomes(study, square_errors(CROSSED), status)
+    results = Results(study, outcomes)
+    table = results.once(sets.sets_regression)
+    assert len(table) == 3 and table[["slope", "residual"]].isna().all(axis=None)
+    assert sets.sentences(results) == ["test against val over 3 arms: no line."]
 
 
 def square_errors(means: dict[str, tuple[float, float]], seed: int = 0):

@@ -23,7 +23,7 @@ from vitscale.plan.spelling import ALIASES
 from vitscale.plan.study import Study
 from vitscale.plan.trial import Arm, Trial
 
-PAGES = [ROOT / "docs" / name for name in ("config.md", "study-file.md")]
+PAGES = [ROOT / "docs" / name for name in ("config.md", "study-file.md", "papers.md")]
 KNOWN = {"TrainConfig": TrainConfig, "Study": Study, "Arm": Arm, "Trial": Trial, "Search": Search}
 
 

@@ -34,14 +34,18 @@ from vitscale.record.store import Store
 from vitscale.record.table import outcomes, read_trials
 from vitscale.record.trial_info import describe, readable_plans
 from vitscale.record.workdir import Damaged
+from vitscale.train.data import Batches
 from vitscale.train.inherit import freeze, inherit
 from vitscale.train.loop import train
 from vitscale.train.model import build_model
+from vitscale.train.sources import load_split
 
 SCRIPT = ROOT / "tests" / "studies" / "children.py"
 MADE = load_script(SCRIPT)
 CHILD, PARENT = MADE.CHILD, MADE.PARENT.replace(ema_decay=0.9)
 OF_PARENT = CHILD.replace(init_from=PARENT.id)
+RELATIVE = PARENT.replace(pos_embed="relative")
+GAINS: dict[str, Any] = {"init_from": "0" * 12, "layerscale": 0.1}
 OTHER_CLASSES: dict[str, Any] = {"dataset": "own", "num_images": 640, "num_classes": 5}
 
 
@@ -119,6 +123,31 @@ def test_a_frozen_batchnorm_keeps_its_statistics() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.named_buffers())
 
 
+@pytest.mark.parametrize("branches", [1, 2])
+@pytest.mark.parametrize("gain", ["channel", "scalar"])
+def test_kept_gains_stay_by_the_bit_and_all_else_begins_anew(
+    tmp_path: Path, gain: str, branches: int
+) -> None:
+    first = PARENT.replace(layerscale=0.1, branch_gain=gain, branches=branches, wd=0.5)
+    list(train(first, tmp_path / "first", pins=(AT_END,)))
+    again = first.replace(init_from=first.id, init_parts="layerscale", frozen="layerscale")
+    rows = list(train(again, tmp_path / "again", parent=tmp_path / "first"))
+    theirs = kept(tmp_path / "first")["model"]
+    ours = torch.load(max((tmp_path / "again").glob("checkpoint-*")), weights_only=True)["model"]
+    torch.manual_seed(again.seed)
+    model = build_model(again)
+    inherit(model, again, theirs)
+    torch.manual_seed(again.seed)
+    fresh = build_model(first).state_dict()
+    names = {name for name in theirs if name.endswith(".gamma")}
+    assert len(names) == 2 * first.depth * branches
+    assert {theirs[name].numel() for name in names} == {first.width if gain == "channel" else 1}
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, (theirs if name in names else fresh)[name]), name
+        assert torch.equal(ours[name], theirs[name]) == (name in names), name
+    assert any((theirs[name] != 0.1).any() for name in names) and not rows[-1]["diverged"]
+
+
 def test_a_child_that_is_killed_at_any_step_is_the_same(parent: Path, tmp_path: Path) -> None:
     """It does not need its parent once it has begun."""
     config = OF_PARENT.replace(trainable="attn", batch_size=498, ema_decay=0.9)
@@ -149,6 +178,75 @@ def test_damaged_weights_are_one_line(parent: Path, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.glob("*weights-*")] == [f"damaged-{path.name}"]
 
 
+# --- what a student learns
+
+TEACHER = CHILD.replace(seed=5)
+STUDENT = CHILD.replace(teacher=TEACHER.id, distill="hard", weight_init="trunc_normal")
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("teacher")
+    assert not list(train(TEACHER, folder, pins=(AT_END,)))[-1]["diverged"]
+    return folder
+
+
+@pytest.mark.parametrize("distill", ["soft", "hard"])
+@pytest.mark.parametrize("micro_batch", [0, 300])
+def test_a_step_of_a_student_is_the_printed_one(
+    teacher: Path, tmp_path: Path, distill: str, micro_batch: int
+) -> None:
+    """One step on all images, by equations 3.2 and 3.3 of H. Touvron's thesis written out."""
+    soft = {"distill_tau": 2.0, "distill_share": 0.3} if distill == "soft" else {}
+    config = STUDENT.replace(
+        distill=distill, **soft, batch_size=996, epochs=1, optimizer="sgd", momentum=0.0, wd=0.0,
+        decay="constant", lr=0.5,
+    )  # fmt: skip
+    torch.manual_seed(config.seed)
+    model, theirs = build_model(config), build_model(TEACHER)
+    theirs.load_state_dict(kept(teacher)["model"])
+    parts = [np.arange(996)]
+    images, y = next(
+        Batches(load_split(config, "train", None), config, torch.device("cpu"), parts).iterate(0, 0)
+    )
+    z, z_teacher = model(images), theirs.eval()(images).detach()
+
+    def psi(logits: torch.Tensor) -> torch.Tensor:
+        return logits.exp() / logits.exp().sum(1, keepdim=True)
+
+    def cross_entropy(labels: torch.Tensor) -> torch.Tensor:
+        return -psi(z)[range(996), labels].log().mean()
+
+    if distill == "soft":
+        ours, target = psi(z / 2), psi(z_teacher / 2)
+        divergence = (target * (target / ours).log()).sum(1).mean()
+        loss = 0.7 * cross_entropy(y) + 0.3 * 2**2 * divergence
+    else:
+        loss = (cross_entropy(y) + cross_entropy(z_teacher.argmax(1))) / 2
+    loss.backward()
+    (row,) = train(config, tmp_path, teacher=(TEACHER, teacher), micro_batch=micro_batch)
+    assert row["train_loss"] == pytest.approx(float(loss), rel=1e-5)
+    state = torch.load(max(tmp_path.glob("checkpoint-*")), weights_only=True)["model"]
+    for name, weight in model.named_parameters():
+        torch.testing.assert_close(state[name], weight - 0.5 * weight.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_a_student_that_is_killed_at_any_step_is_the_same(teacher: Path, tmp_path: Path) -> None:
+    """It needs its teacher to go on."""
+    config = STUDENT.replace(batch_size=498, dropout=0.1)
+    taught = {"teacher": (TEACHER, teacher)}
+    rows = list(train(config, tmp_path / "whole", **taught))
+    whole = timeless(rows), final_tensors(tmp_path / "whole")
+    folder = tmp_path / "killed"
+    for _ in range(config.num_steps):
+        training = train(config, folder, checkpoint_every_s=0.0, **taught)
+        next(training, None)
+        training.close()
+    assert_same(folder, list(train(config, folder, checkpoint_every_s=0.0, **taught)), whole)
+    with pytest.raises(Damaged, match="a parent must have its final weights, but got none"):
+        list(train(config, tmp_path / "new", teacher=(TEACHER, tmp_path / "none")))
+
+
 # --- the plan
 
 
@@ -163,9 +261,16 @@ def study(*children: TrainConfig, parents: tuple[TrainConfig, ...] = (PARENT,)) 
 @pytest.mark.parametrize(
     ("children", "parents", "law"),
     [
-        ((OF_PARENT,), (), "init_from must be the id of a parent of the study"),
-        ((CHILD,), (PARENT,), "a parent must be what a trial starts from"),
+        ((OF_PARENT,), (), "init_from must be the id of a parent or a trial of the study"),
+        ((CHILD,), (PARENT,), "a parent must be the init_from or the teacher"),
         ((OF_PARENT.replace(depth=2),), (PARENT,), "one model.*: depth=2 and 1"),
+        ((OF_PARENT.replace(class_blocks=1),), (PARENT,), "one model.*: class_blocks=1 and 0"),
+        # offsets in raster order have no other resolution; that of the child is twice the parent's
+        (
+            (OF_PARENT.replace(init_from=RELATIVE.id, pos_embed="relative"),),
+            (RELATIVE,),
+            "one model.*: resolution=8 and 4",
+        ),
         ((OF_PARENT.replace(**OTHER_CLASSES),), (PARENT,), "num_classes=5 and 10"),
         (
             (CHILD.replace(init_from=MADE.PARENT.id, init_weights="ema"),),
@@ -174,6 +279,8 @@ def study(*children: TrainConfig, parents: tuple[TrainConfig, ...] = (PARENT,)) 
         ),
         ((OF_PARENT,), (PARENT, PARENT), "each parent must be planned once"),
         ((OF_PARENT, PARENT), (PARENT,), "and be no trial of the study"),
+        ((STUDENT,), (), "teacher must be the id of a parent or a trial of the study"),
+        ((STUDENT.replace(teacher=PARENT.id),), (PARENT,), "same images.*resolution=8 and 4"),
     ],
 )
 def test_impossible_parents_are_refused(
@@ -186,10 +293,17 @@ def test_impossible_parents_are_refused(
 @pytest.mark.parametrize(
     ("fields", "law"),
     [
-        ({"trainable": "attn"}, "trainable all without init_from"),
+        ({"trainable": "attn"}, "trainable all, init_parts all, frozen none without init_from"),
         ({"init_from": "no"}, "init_from an id of twelve hex digits"),
         ({"init_from": "0" * 12, "trunk": "1" * 12, "trunk_step": 3}, "no trunk with init_from"),
         ({"init_from": "0" * 12, "trainable": "ffn", "model": "regnety-1gf"}, "model == vit"),
+        ({"init_from": "0" * 12, "frozen": "layerscale"}, "layerscale > 0 and trainable == 'all'"),
+        ({**GAINS, "frozen": "layerscale", "trainable": "attn"}, "trainable == 'all' with the"),
+        ({**GAINS, "init_parts": "layerscale", "init_head": "zero"}, "init_head == 'keep' unless"),
+        ({"teacher": "0" * 12}, "distill soft or hard with a teacher"),
+        ({"distill": "soft"}, "distill == 'none' without a teacher"),
+        ({"teacher": "0" * 12, "distill": "hard", "distill_tau": 2.0}, "unless distill is soft"),
+        ({"teacher": "0" * 12, "distill": "hard", "loss": "bce"}, "loss == 'ce'"),
     ],
 )
 def test_fields_of_a_start_have_laws(fields: dict[str, Any], law: str) -> None:
@@ -270,6 +384,49 @@ def test_a_store_keeps_the_weights_from_which_planned_trials_start(tmp_path: Pat
     assert {orphan.trial_id for orphan in waste.orphans} == {parent.id, one.id}
     clean(store, waste)
     assert why_not(other, store) == f"its parent {parent.id} is missing"
+
+
+def test_a_trial_of_the_study_is_what_another_one_starts_from(tmp_path: Path) -> None:
+    """Its weights are kept, however large, and the other one waits for it."""
+    first = PARENT.replace(layerscale=0.1)
+    again = first.replace(init_from=first.id, init_parts="layerscale", frozen="layerscale")
+    store, made = Store.open(tmp_path), study(first, again, parents=())
+    assert next_wave([again, first]) == [first] and followers([first], [again, first]) == [again]
+    assert pins([again, first], store) == {first.id: {AT_END}}
+    put(store, made)
+    assert [run(store, made, config).status for config in (first, again)] == [Status.FINISHED] * 2
+    assert read_trials(made, store)  # no parent stands in its tables
+    longer = study(
+        first.replace(seed=1), first.replace(seed=1, init_from=first.id), parents=(first,)
+    )
+    assert len(longer.arms) == 2
+
+
+def test_a_student_is_trained_in_a_store_and_needs_its_teacher(tmp_path: Path) -> None:
+    store, made = Store.open(tmp_path / "runs"), study(STUDENT, parents=(TEACHER,))
+    put(store, made)
+    assert run(store, made, TEACHER).status is Status.FINISHED
+    shown = plans.summarize(
+        made, store, argparse.Namespace(**dict.fromkeys(plans.OPTIONS), keep_weights=None)
+    )
+    assert shown["parents"]["teacher_flops"] == made.cost(TEACHER).flops * STUDENT.num_samples
+    assert run(store, made, STUDENT).status is Status.FINISHED
+    by_hand = list(train(STUDENT, tmp_path / "hand", teacher=(TEACHER, store.trial(TEACHER.id))))
+    assert timeless(list(store.read(STUDENT.id).rows)) == timeless(by_hand)
+    student, of_parent = describe(store, readable_plans(store), [STUDENT.id, TEACHER.id])
+    assert student["teacher"] == {"trial_id": TEACHER.id, "status": "finished"}
+    assert {of["trial_id"] for of in of_parent["branches"]} == {STUDENT.id}
+    assert survey(store).orphans == ()
+
+    other = STUDENT.replace(seed=3)
+    (store.trial(other.id)).write("checkpoint-0000000001-0000000000000000.pt", b"begun")
+    for name in store.trial(TEACHER.id).names("weights-"):
+        store.trial(TEACHER.id).remove(name)
+    for name in store.trial(TEACHER.id).names("checkpoint-"):
+        store.trial(TEACHER.id).remove(name)
+    assert f"its parent {TEACHER.id} must have its final weights, but got none" in why_not(
+        other, store
+    )
 
 
 def test_the_child_of_a_diverged_parent_has_diverged(tmp_path: Path) -> None:

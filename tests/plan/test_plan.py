@@ -55,6 +55,7 @@ GOLDEN_DEFAULTS = {
     "mixup_alpha": 0.0,
     "cutmix_alpha": 0.0,
     "model": "vit",
+    "timm_args": "",
     "patch_size": 2,
     "width": 64,
     "depth": 4,
@@ -105,8 +106,13 @@ GOLDEN_DEFAULTS = {
     "stem_kernels": "",
     "pool": "token",
     "pos_embed": "learned",
+    "pos_at": "stem",
     "embed_token": True,
+    "token_layer": 0,
+    "class_blocks": 0,
     "layerscale": 0.0,
+    "branch_gain": "channel",
+    "gain_init": "constant",
     "weight_init": "jax",
     "lr_batch": 0,
     "epsilon": 1e-8,
@@ -133,6 +139,12 @@ GOLDEN_DEFAULTS = {
     "init_weights": "raw",
     "init_head": "keep",
     "trainable": "all",
+    "init_parts": "all",
+    "frozen": "none",
+    "teacher": "",
+    "distill": "none",
+    "distill_tau": 3.0,
+    "distill_share": 0.1,
 }
 
 # Fields written out, so that a change of a search space, which is a new trial, is no failure here.
@@ -239,6 +251,7 @@ OTHER_VALUES: dict[str, dict[str, Any]] = {
     "mixup_alpha": {"mixup_alpha": 0.8},
     "cutmix_alpha": {"cutmix_alpha": 1.0},
     "model": {"model": "regnety-1gf"},
+    "timm_args": {"model": "timm:cait_s24_224", "timm_args": "depth=12"},
     "patch_size": {"patch_size": 4},
     "width": {"width": 32},
     "depth": {"depth": 2},
@@ -287,8 +300,13 @@ OTHER_VALUES: dict[str, dict[str, Any]] = {
     "stem_kernels": {**CONV_STEM, "stem_kernels": "3-2"},
     "pool": {"pool": "avg"},
     "pos_embed": {"pos_embed": "sincos"},
+    "pos_at": {"pos_at": "layer"},
     "embed_token": {"embed_token": False},
+    "token_layer": {"token_layer": 1},
+    "class_blocks": {"class_blocks": 2},
     "layerscale": {"layerscale": 1e-4},
+    "branch_gain": {"layerscale": 0.1, "branch_gain": "scalar"},
+    "gain_init": {"layerscale": 0.1, "gain_init": "uniform"},
     "weight_init": {"weight_init": "trunc_normal"},
     "lr_batch": {"lr_batch": 512},
     "epsilon": {"epsilon": 1e-6},
@@ -315,6 +333,12 @@ OTHER_VALUES: dict[str, dict[str, Any]] = {
     "init_weights": {"init_from": "0123456789ab", "init_weights": "ema"},
     "init_head": {"init_from": "0123456789ab", "init_head": "zero"},
     "trainable": {"init_from": "0123456789ab", "trainable": "attn"},
+    "init_parts": {"init_from": "0123456789ab", "layerscale": 0.1, "init_parts": "layerscale"},
+    "frozen": {"init_from": "0123456789ab", "layerscale": 0.1, "frozen": "layerscale"},
+    "teacher": {"teacher": "0" * 12, "distill": "hard"},
+    "distill": {"distill": "soft", "teacher": "0" * 12},
+    "distill_tau": {"distill_tau": 2.0, "distill": "soft", "teacher": "0" * 12},
+    "distill_share": {"distill_share": 0.5, "distill": "soft", "teacher": "0" * 12},
 }
 
 
@@ -340,6 +364,28 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"seed": -1}, ["seed >= 0 must hold", "seed=-1"]),
     ({"nesterov": 1}, ["nesterov must be of type bool", "nesterov=1"]),
     ({"model": None}, ["model must be of type str", "model=None"]),
+    ({"timm_args": "depth=12"}, ["timm_args empty unless the model is timm:NAME must hold"]),
+    *(
+        ({"model": "timm:cait_s24_224", "timm_args": text}, ["timm_args", "must hold", text[:40]])
+        for text in (
+            "depth",
+            "depth=",
+            "depth=12.0",
+            "depth=012",
+            "depth=nan",
+            "depth=1e999",
+            "depth=12,",
+            "depth=12, heads=2",
+            "embed_dim=768,depth=12",
+            "depth=12,depth=13",
+            "depth='12'",
+            "img_size=32",
+            "drop_path_rate=0.1",
+            "pretrained=1",
+            "a-b=1",
+            "=1",
+        )
+    ),
     (
         {"model": "resnet50"},
         ["model in (vit, regnety-1gf", "timm:NAME) must hold", "model='resnet50'"],
@@ -363,6 +409,14 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"depth": 0}, ["depth >= 1 must hold", "depth=0"]),
     ({"epochs": 0}, ["epochs >= 1 must hold", "epochs=0"]),
     ({"batch_size": 0}, ["batch_size >= 1 must hold", "batch_size=0"]),
+    (
+        {"branch_gain": "scalar"},
+        ["branch_gain channel and gain_init constant without layerscale", "layerscale=0.0"],
+    ),
+    (
+        {"layerscale": 0.1, "gain_init": "zero"},
+        ["layerscale == 1 with gain_init zero must hold", "layerscale=0.1, gain_init='zero'"],
+    ),
     (
         {"batch_size": 998},
         ["batch_size <= 997 training images must hold", "dataset='digits', batch_size=998"],
@@ -577,6 +631,37 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     (
         {"embed_token": False, "pool": "avg"},
         ["embed_token unless a class token has a learned position", "pool='avg'"],
+    ),
+    (
+        {"embed_token": False, "token_layer": 1},
+        ["embed_token unless a class token has a learned position", "token_layer=1"],
+    ),
+    (
+        {"pos_embed": "relative", "pos_at": "layer"},
+        ["pos_at == 'stem' unless positions are learned or learned2d", "pos_embed='relative'"],
+    ),
+    ({"pos_at": "shared", "depth": 1}, ["and depth > 1 must hold", "depth=1"]),
+    ({"token_layer": 4}, ["token_layer < depth, token_layer or class_blocks 0", "depth=4"]),
+    (
+        {"token_layer": 1, "pool": "avg"},
+        ["and both without a class token, must hold", "pool='avg'"],
+    ),
+    ({"token_layer": 1, "class_blocks": 1}, ["token_layer or class_blocks 0", "class_blocks=1"]),
+    (
+        {"class_blocks": 1, "pool": "avg"},
+        ["and both without a class token, must hold", "pool='avg'"],
+    ),
+    (
+        {"class_blocks": 1, "branches": 2},
+        ["branches == 1 with relative positions or class_blocks", "branches=2"],
+    ),
+    (
+        {"pos_embed": "relative", "branches": 2},
+        ["branches == 1 with relative positions or class_blocks", "pos_embed='relative'"],
+    ),
+    (
+        {"pos_embed": "learned2d", "width": 15, "heads": 3},
+        ["width % 2 == 0 for learned2d positions", "width=15"],
     ),
     (
         {"drop_path_rule": "linear"},
@@ -896,7 +981,8 @@ def test_study_survives_json() -> None:
 def test_json_gives_every_field_of_a_study() -> None:
     """All fields except costs, which are measured again; and the factors of arms, by name."""
     fields = {field.name for field in dataclasses.fields(Study)}
-    assert set(to_json(make_study())) == fields - {"measured"} | {"factors"}
+    study = make_study(printed={"val": {"a": 12.5}}, axis="lr")
+    assert set(to_json(study)) == fields - {"measured"} | {"factors"}
 
 
 def test_a_plan_whose_ids_no_longer_hold_is_refused() -> None:

@@ -86,6 +86,11 @@ BAD_STUDIES: list[tuple[str, list[Any]]] = [
     ("measured", [None, 3, "x"]),
     ("num_scrambles", [None, "2", 2.0, True, -1, 1]),
     ("published", [None, 0, 1, "yes"]),
+    (
+        "printed",
+        [*NO_MAP, {"val": 1}, {"val": {"z": 1.0}}, {"no": {}}, {1: {}}, {"val": {"a": -1}}],
+    ),
+    ("axis", [*NO_TEXT, "a\0b"]),
     ("margin", [0, 0.0, -1.0, math.nan, math.inf, True, "1", (1.0,)]),
     ("parents", [*NO_LIST, (None,), (TrainConfig,), ({},), (Trial("a", TrainConfig()),)]),
     (

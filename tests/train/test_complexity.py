@@ -37,6 +37,14 @@ SHAPES: dict[str, dict[str, Any]] = {
     "token without position": {"embed_token": False},
     "fixed positions": {"pos_embed": "sincos"},
     "no positions": {"pos_embed": "none", "dropout": 0.1},
+    "positions of the axes": {"pos_embed": "learned2d"},
+    "relative positions": {"pos_embed": "relative", "token_layer": 1},
+    "positions in each layer": {"pos_at": "layer", "embed_token": False},
+    "positions of the axes in each layer": {"pos_embed": "learned2d", "pos_at": "layer"},
+    "shared positions": {"pos_at": "shared", "pool": "avg"},
+    "late token": {"token_layer": 3, "branches": 2},
+    "class blocks": {"class_blocks": 2, "layerscale": 0.1, "pos_at": "layer"},
+    "class blocks, relative positions": {"class_blocks": 1, "pos_embed": "relative"},
     "LayerScale": {"layerscale": 1e-4, "drop_path": 0.1, "weight_init": "trunc_normal"},
     "branches": {"branches": 3, "mlp_ratio": 2.7, "layerscale": 0.1},
     "patchify, BN": {**P16, "stem": "patchify_bn"},
@@ -84,6 +92,8 @@ def test_a_model_of_timm_has_no_closed_form_and_must_be_measured() -> None:
     assert training_flops(config, measured) == 3 * measured_complexity(config).flops * 15 * 64 * 25
     with pytest.raises(ValueError, match="must be measured first"):
         complexity(config.replace(resolution=64), measured)
+    with pytest.raises(ValueError, match="must be measured first"):
+        complexity(config.replace(timm_args="base_width=32"), measured)
 
 
 def test_products_are_counted_by_hand() -> None:

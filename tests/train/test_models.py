@@ -12,6 +12,7 @@ import scipy.stats
 import timm
 import torch
 from timm.layers import DropPath, HybridEmbed, LayerNorm2d
+from timm.models.cait import Cait
 from timm.models.vision_transformer import Block, ParallelThingsBlock, VisionTransformer
 from timm.models.vision_transformer_hybrid import ConvStem
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from torchvision.ops import StochasticDepth
 
 from vitscale.plan.config import TrainConfig
 from vitscale.train.blocks import ParallelBlock, run_branches
+from vitscale.train.complexity import measured_complexity
 from vitscale.train.draws import (
     Seeded,
     SeededDropout,
@@ -137,6 +139,65 @@ def test_without_positions_patches_are_a_set() -> None:
     torch.testing.assert_close(model(image), model(swapped))
     with_positions = shaken(built(**TINY, pool="avg")).eval()
     assert not torch.allclose(with_positions(image), with_positions(swapped))
+
+
+@pytest.mark.parametrize("branches", [1, 2])
+@pytest.mark.parametrize("fields", [{}, {"branch_gain": "scalar"}, {"gain_init": "uniform"}])
+def test_gains_are_those_of_the_last_matrix_of_a_branch(
+    fields: dict[str, Any], branches: int
+) -> None:
+    """Thesis, section 3.5.1: the gains can be integrated into the matrix before them."""
+    model = built(**TINY, branches=branches, layerscale=0.3, **fields)
+    plain, state = shaken(built(**TINY, branches=branches)), model.state_dict()
+    shaken_state = plain.state_dict()
+    model.load_state_dict({**shaken_state, **{k: v for k, v in state.items() if "gamma" in k}})
+    x = torch.randn(4, 1, 8, 8)
+    for name, gain in ((k, v) for k, v in state.items() if k.endswith(".gamma")):
+        block = name.removesuffix(".gamma")
+        inner = {"ls1": "attn.proj", "ls2": "mlp.fc2"}
+        if branches > 1:
+            last = "attn.proj" if ".attns." in name else "mlp.fc2"
+        else:
+            last = inner[block[-3:]]
+        layer = plain.get_submodule(f"{block.rpartition('.')[0]}.{last}")
+        layer.weight.data.mul_(gain.view(-1, 1))
+        layer.bias.data.mul_(gain)
+    torch.testing.assert_close(model.eval()(x), plain.eval()(x))
+    run_branches(model, parallel=True)
+    torch.testing.assert_close(model(x), plain(x), rtol=1e-4, atol=1e-5)
+
+
+def test_gains_start_as_told_and_leave_the_other_weights_alone() -> None:
+    """With gains of 0 a network is its embedding and head (Bachlechner et al. 2020, ReZero)."""
+    fields: dict[str, Any] = {"width": 64, "heads": 4, "depth": 20, "weight_init": "trunc_normal"}
+    constant = built(**fields, layerscale=0.2)
+    random = built(**fields, layerscale=0.2, gain_init="uniform")
+    rezero = built(**fields, layerscale=1.0, gain_init="zero", branch_gain="scalar")
+    for name, value in constant.state_dict().items():
+        for model in (random, rezero):
+            assert name.endswith("gamma") or torch.equal(model.state_dict()[name], value), name
+    drawn = torch.cat([v.detach() for k, v in random.named_parameters() if k.endswith("gamma")])
+    assert scipy.stats.kstest(drawn.numpy(), scipy.stats.uniform(0, 0.4).cdf).pvalue > 0.01
+    scalars = [v for k, v in rezero.named_parameters() if k.endswith("gamma")]
+    assert len(scalars) == 40 and all(v.shape == (1,) and not v.any() for v in scalars)
+    x = torch.randn(4, 1, 8, 8)
+    tokens = rezero._pos_embed(rezero.patch_embed(x))
+    assert torch.equal(rezero(x), rezero.head(rezero.norm(tokens)[:, 0]))
+    rezero(x).square().sum().backward()
+    assert all(v.grad is not None and v.grad.any() for v in scalars)  # they leave 0
+
+
+@pytest.mark.parametrize("branch_gain", ["channel", "scalar"])
+def test_a_gain_of_1e_6_stays_fp32_under_autocast(branch_gain: str) -> None:
+    model = built(**TINY, layerscale=1e-6, branch_gain=branch_gain, weight_init="trunc_normal")
+    passed: dict[str, Tensor] = {}
+    layer = model.blocks[0].ls1
+    layer.register_forward_hook(lambda _, x, y: passed.update(x=x[0], y=y))
+    with torch.autocast("cpu", torch.bfloat16):
+        model(torch.randn(4, 1, 8, 8))
+    assert layer.gamma.dtype == passed["y"].dtype == torch.float32
+    assert passed["x"].dtype == torch.bfloat16
+    assert torch.equal(passed["y"], passed["x"].float() * np.float32(1e-6))
 
 
 def test_weights_are_those_of_deit_if_asked() -> None:
@@ -446,6 +507,28 @@ def test_a_timm_model_is_the_one_that_timm_makes() -> None:
     assert vit.pos_embed.shape == (1, 10, 192)
     # timm's own default is 0.1
     assert not any(isinstance(layer, DropPath) for layer in swin.modules())
+
+
+def test_arguments_of_a_timm_model_replace_those_of_its_name() -> None:
+    """CaiT-B12: the class itself with these arguments. Its multiply-adds are those of Touvron 2022
+    (thesis), Table 6.13.
+    """
+    args = "depth=12,embed_dim=768,init_values=0.0001,num_heads=16"
+    config = TrainConfig(
+        model="timm:cait_s24_224", timm_args=args, resolution=224, dataset="imagenet",
+        channels=3, num_classes=1000, drop_path=0.1,
+    )  # fmt: skip
+    with torch.device("meta"):
+        ours = build_model(config)
+        theirs = Cait(depth=12, embed_dim=768, init_values=1e-4, num_heads=16)
+    shapes = [{n: p.shape for n, p in m.state_dict().items()} for m in (ours, theirs)]
+    assert shapes[0] == shapes[1] and (len(ours.blocks), len(ours.blocks_token_only)) == (12, 2)
+    assert {layer.drop_prob for layer in ours.modules() if isinstance(layer, DropPath)} == {0.1}
+    assert round(measured_complexity(config).flops / 1e9, 1) == 18.2
+    small = TrainConfig(model="timm:cait_xxs24_224", timm_args="depth=1,init_values=0.5")
+    assert (build_model(small).blocks[0].gamma_1 == 0.5).all()
+    with pytest.raises(ValueError, match=r"timm_args='wings=2', .* unexpected keyword"):
+        build_model(config.replace(timm_args="wings=2"))
 
 
 # timm name, blocks with a drop path under the uniform rule, and under timm's own: linear, so that

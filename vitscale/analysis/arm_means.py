@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from vitscale.analysis import estimates
+from vitscale.analysis.cells import cells
 from vitscale.analysis.questions.seeds import draws_of
 from vitscale.analysis.results import STATUSES, Results
 from vitscale.plan.metrics import Metric
@@ -22,6 +23,20 @@ def arm_means(results: Results) -> pd.DataFrame:
         for arm in results.study.arms
     ]
     return pd.DataFrame(rows)
+
+
+def means_by_set(results: Results) -> pd.DataFrame:
+    """One row per arm and evaluation set, also of minival: mean of the metric with its 95%
+    interval, n, and how many runs diverged; each arm at its own lr.
+    """
+    rows = []
+    for arm, cell in results.once(cells).items():
+        ended = estimates.counts(cell.runs)
+        for name, column in estimates.evaluations(results.study).items():
+            mean = cell.interval(column, results.metric)
+            rows.append((arm, name, *mean, ended["finished"], ended["diverged"]))
+    columns = ["arm", "evaluation", "mean", "mean_low", "mean_high", "n", "diverged"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _row(runs: pd.DataFrame, metric: Metric) -> dict[str, float]:

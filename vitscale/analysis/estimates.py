@@ -20,11 +20,10 @@ from scipy.special import ndtr as normal_cdf
 
 from vitscale.analysis.results import STATUSES
 from vitscale.analysis.stats.intervals import least_p, t_test, unequal_df
+from vitscale.analysis.stats.spread import NO_SPREAD
 from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
 
-# equal errors of a few runs are rounding to whole images, and no proof of no noise
-NO_SPREAD = 1e-9
 # values; of fewer the kurtosis is a guess, and chi-square's interval covers no worse
 MIN_BONETT = 8
 

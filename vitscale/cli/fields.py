@@ -1,5 +1,5 @@
 """`vitscale fields`: what a config and a study may say, read from the source, where each field has
-its comment, type, bounds and default.
+its comment, type, bounds and default; and which figures and tables of the papers are planned.
 
 Pages of docs/ name such tables by markers, between which the site has the tables (docs/_site).
 """
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from vitscale.catalog.tables import table_rows
 from vitscale.cli.terminal import columns
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.fields import FieldType, field_types
@@ -31,7 +32,13 @@ CLASSES = {
     "Search": "plan/search.py",
 }
 CONFIGS = {"TrainConfig": TrainConfig, "ProfileConfig": ProfileConfig}
-KINDS, METRICS = "kinds", "metrics"  # tables of other facts
+KINDS, METRICS, PAPERS = "kinds", "metrics", "papers"  # tables of other facts
+TEXTS = {  # of the papers' figures and tables, as catalog/published/items.csv has them
+    "xiao2021": "Xiao et al. 2021",
+    "touvron2022": "Touvron et al. 2022",
+    "thesis": "H. Touvron's thesis, 2022",
+    "dosovitskiy2021": "Dosovitskiy et al. 2021",
+}
 BLOCK = re.compile(
     r"<!-- vitscale fields --markdown (\w+) -->\n.*?<!-- end of the table -->", re.DOTALL
 )
@@ -180,7 +187,49 @@ def _metrics() -> str:
     return "\n".join(lines)
 
 
-TABLES: dict[str, Callable[[], str]] = {KINDS: _kinds, METRICS: _metrics}
+def _papers() -> str:
+    """How many figures and tables of each text are planned."""
+    columns = ("full", "part", "no", "other task", "settings")
+    lines = [f"| text | items | {' | '.join(columns)} |", "|---|---|---|---|---|---|---|"]
+    for text, title in {**TEXTS, "": "all"}.items():
+        statuses = [row["status"] for row in _items(text)]
+        numbers = (str(number) for number in (len(statuses), *map(statuses.count, columns)))
+        lines.append(f"| {title} | {' | '.join(numbers)} |")
+    full, part, no = map(statuses.count, columns[:3])  # of all
+    asked = f"Trainings and measurements of image classifiers can answer {full + part + no}"
+    return "\n".join([*lines, "", f"{asked}: {full} are planned in full, {part} in part."])
+
+
+def _items(text: str) -> list[dict[str, str]]:
+    """The figures and tables of a text; of all for ""."""
+    return [row for row in table_rows("items") if text in ("", row["text"])]
+
+
+def _items_of(text: str) -> str:
+    """The figures and tables of a text, and what plans them."""
+    lines = [
+        "| item | section | about | planned | by | how ours differs |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in _items(text):
+        scripts = [Path(command).stem for command in re.findall(r"\S+\.py", row["command"])]
+        by = ", ".join(f"[{name}](studies/{name}.md)" for name in scripts)
+        if row["command"] and not scripts:
+            by = f"`{row['command']}`"
+        if row["shows"]:
+            by += ": " + ", ".join(f"`{name}`" for name in row["shows"].split())
+        stand_in = f"Stands in: {row['stand_in']}. " if row["stand_in"] else ""
+        cells = (*(row[name] for name in ("item", "section", "title", "status")), by)
+        lines.append(f"| {' | '.join((*cells, stand_in + row['note']))} |")
+    return "\n".join(lines)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    KINDS: _kinds,
+    METRICS: _metrics,
+    PAPERS: _papers,
+    **{text: functools.partial(_items_of, text) for text in TEXTS},
+}
 
 
 def filled(page: str) -> str:

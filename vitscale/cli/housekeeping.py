@@ -99,8 +99,9 @@ def _lines(trial: Mapping[str, Any]) -> list[list[str]]:
         lines.append(
             ("trunk", f"{trunk['trial_id']} ({trunk['status']}) up to step {trunk['step']}{kept}")
         )
-    if parent := trial["parent"]:
-        lines.append(("parent", f"{parent['trial_id']} ({parent['status']}), its final weights"))
+    for what in ("parent", "teacher"):
+        if parent := trial[what]:
+            lines.append((what, f"{parent['trial_id']} ({parent['status']}), its final weights"))
     lines += [
         ("trunk of", f"{b['trial_id']} from step {b['step']}")
         if b["step"] != AT_END

@@ -19,6 +19,7 @@ from vitscale.plan.cost import (
     Measured,
     complexity,
     own_training_flops,
+    shape_of,
     training_flops,
     weights_bytes,
 )
@@ -187,15 +188,22 @@ def _parents(study: Study, store: Store) -> dict[str, Any] | None:
         return None
     done = store.done_of([config.id for config in study.parents])
     flops = sum(training_flops(config, study.measured) for config in study.parents)
-    num = len(study.parents)
-    return {"parents": num, "to_do": num - len(done), "training_flops": flops}
+    num, config_of = len(study.parents), {config.id: config for config in study.parents}
+    teaching = sum(  # one forward pass per sample
+        study.cost(config_of[config.teacher]).flops * config.num_samples
+        for config in (trial.config for trial in study.trained)
+        if config.teacher
+    )
+    parents = {"parents": num, "to_do": num - len(done), "training_flops": flops}
+    return parents | ({"teacher_flops": teaching} if teaching else {})
 
 
 def _parents_text(parents: dict[str, Any], own: float) -> str:
-    flops = parents["training_flops"]
+    flops, teaching = parents["training_flops"], parents.get("teacher_flops", 0)
     return (
         f"parents: {parents['parents']} trainings, {parents['to_do']} to do first: {flops:.3g} "
         f"multiply-adds beside the {own:.3g} of the trials"
+        + (f", and {teaching:.3g} of teachers" if teaching else "")
     )
 
 
@@ -419,11 +427,16 @@ def _published(study: Study, devices_per_trial: float | None) -> Pace:
             f"but got (devices_per_trial={devices_per_trial:g})"
         )
     printed = epoch_times.epoch_minutes()
-    minutes = {
-        complexity(TrainConfig(**model.fields)): printed[model.name]
+    models = {
+        model.name: TrainConfig(**model.fields)
         for model in published_models()
         if model.source == "Xiao et al. 2021, Table 2"
-        and not model.fields["model"].startswith("timm:")  # not counted in closed form
+    }
+    minutes = {
+        complexity(config, study.measured): printed[name]
+        for name, config in models.items()
+        # no closed form: measured where the study has the model
+        if not config.model.startswith("timm:") or shape_of(config) in study.measured
     }
 
     def hours_of(trial: Trial) -> float:

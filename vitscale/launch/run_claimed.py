@@ -16,11 +16,12 @@ from vitscale.launch.graceful_exit import saved_at_exit
 from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.profile import ProfileConfig
+from vitscale.plan.study import config_of
 from vitscale.record.misclassified import WRONG, Misclassified, encode
 from vitscale.record.outcome import Outcome, Row, Status
 from vitscale.record.provenance import EVAL_IMAGES, LEFT_OUT, TRAIN_IMAGES, as_fact
 from vitscale.record.store import Store
-from vitscale.record.workdir import Left, Workdir, step_saved
+from vitscale.record.workdir import Damaged, Left, Workdir, read_json, step_saved
 
 if TYPE_CHECKING:
     from vitscale.train.loop import Kept, Trained
@@ -93,6 +94,7 @@ def _train(
         kept=KEPT[resources.keep_weights],
         trunk=store.trial(config.trunk) if config.trunk else None,
         parent=store.trial(config.init_from) if config.init_from else None,
+        teacher=_teacher(config.teacher, store) if config.teacher else None,
         pins=pins,
         is_leaving=is_leaving,
     )
@@ -130,7 +132,12 @@ def _go_on_with(gpu: int | None) -> None:
 
 
 def end_with_start(
-    config: TrainConfig, workdir: Workdir, store: Store, attempt: int, start: Outcome
+    config: TrainConfig,
+    workdir: Workdir,
+    store: Store,
+    attempt: int,
+    start_id: str,
+    start: Outcome,
 ) -> Iterator[Event]:
     """Commits the outcome of a claimed trial whose parent diverged, or whose trunk did before it
     branched off.
@@ -141,7 +148,7 @@ def end_with_start(
     from vitscale.record.provenance import provenance
 
     names = ("device", "workers", TRAIN_IMAGES, EVAL_IMAGES, LEFT_OUT, "deterministic")
-    facts, rows, who = {}, start.rows, f"parent {config.init_from}"
+    facts, rows, who = {}, start.rows, f"parent {start_id}"
     if config.trunk:
         facts = {name: start.facts[name] for name in names if name in start.facts}
         who = f"trunk {config.trunk}"
@@ -153,6 +160,18 @@ def end_with_start(
     outcome = Outcome.of(rows, {"attempt": str(attempt), **facts, **provenance(), "error": reason})
     store.finish(workdir, outcome)
     yield Event.ended(config.id, outcome)
+
+
+def _teacher(trial_id: str, store: Store) -> tuple[TrainConfig, Workdir]:
+    """The config and the folder of a teacher. Raises Damaged if the config is not its own."""
+    folder = store.trial(trial_id)
+    config = config_of(read_json(folder, "config.json"))
+    if config.id != trial_id:
+        raise Damaged(
+            "the config of a teacher must be in its folder, but got another "
+            f"({folder.address('config.json')}: {config.id})"
+        )
+    return config, folder
 
 
 def _with_end(training: Generator[Row, None, Trained], found: list[Trained]) -> Iterator[Row]:

@@ -52,7 +52,7 @@ def train_trial(
             if isinstance(config, ProfileConfig):
                 yield from profile_claimed(config, workdir, store, attempt, resources)
             elif (start := diverged_start(config, store)) is not None:
-                yield from end_with_start(config, workdir, store, attempt, start)
+                yield from end_with_start(config, workdir, store, attempt, *start)
             elif resources.workers_per_trial > 1:
                 from vitscale.launch.ray_team import train_on_team
 

@@ -326,6 +326,11 @@ def varied(plan: Plan) -> dict[str, list[Value]]:
     return {name: list(of) for name, of in levels.items() if len(of) > 1}
 
 
+def lines(plan: Plan) -> list[str]:
+    """The factors that vary beside the axis of the plan: a line for each combination of levels."""
+    return [name for name in varied(plan) if name != plan.axis]
+
+
 def factorial(plan: Plan) -> dict[tuple[Value, ...], str]:
     """Levels of the factors that vary -> the arm.
 

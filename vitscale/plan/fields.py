@@ -101,6 +101,9 @@ class Fields:
     # vit: a pre-norm ViT shaped by the fields below; "regnety-1gf", ... and "timm:NAME" are shaped
     # by their name
     model: str = "vit"
+    # timm:NAME: arguments of the model, in alphabetical order, which replace those of the name:
+    # "depth=12,embed_dim=768"
+    timm_args: str = ""
     patch_size: Annotated[Count, Max(16_384)] = 2  # pixels per side; the stride of the whole stem
     width: Annotated[Count, Max(2**17)] = 64  # channels per token
     # blocks; each has `branches` attentions and `branches` MLPs
@@ -129,11 +132,25 @@ class Fields:
     stem_kernels: str = ""  # conv: their kernel sizes, "3-3-3-2"; "" for 3 everywhere
     # what the head sees: the class token, or the average of the patch tokens without one
     pool: Literal["token", "avg"] = "token"
-    # position embedding: one learned vector per token, fixed 2-D sine-cosine, or none
-    pos_embed: Literal["learned", "sincos", "none"] = "learned"
-    embed_token: bool = True  # the class token has a position embedding, too
+    # position embedding: one learned vector per token; half of one per column and half per row
+    # (learned2d), or one per offset of two patches, in attention (relative; Dosovitskiy et al.
+    # 2021, appendix D.4); fixed 2-D sine-cosine; or none
+    pos_embed: Literal["learned", "learned2d", "relative", "sincos", "none"] = "learned"
+    # where learned ones are added: after the stem, or before each of the `depth` blocks, which have
+    # their own (layer) or the same (shared)
+    pos_at: Literal["stem", "layer", "shared"] = "stem"
+    # the class token has a position embedding, too; one that enters later has none
+    embed_token: bool = True
+    # the class token enters before this block, counted from 0; or before `class_blocks`
+    token_layer: Annotated[Natural, Max(10_000)] = 0
+    # blocks after the others that update the class token alone (CaiT, Touvron et al. 2021)
+    class_blocks: Annotated[Natural, Max(10_000)] = 0
     # initial gain of each residual branch and channel; 0: no LayerScale
     layerscale: NotNegative = 0.0
+    # a gain for each channel of a branch, or one for all of them, as in ReZero and SkipInit
+    branch_gain: Literal["channel", "scalar"] = "channel"
+    # gains start at `layerscale`, at random values from 0 to twice that, or at 0, with layerscale 1
+    gain_init: Literal["constant", "uniform", "zero"] = "constant"
     # jax: as the ViT authors' code, with a zero head; trunc_normal: as DeiT's
     weight_init: Literal["jax", "trunc_normal"] = "jax"
 
@@ -227,6 +244,20 @@ class Fields:
     # what is trained beside the head: all; attention or the MLPs, with the position embedding; or
     # nothing. What is not trained stays as the parent left it.
     trainable: Literal["all", "attn", "ffn", "head"] = "all"
+    # what the parent gives: all weights, or the gains of LayerScale alone
+    init_parts: Literal["all", "layerscale"] = "all"
+    # the gains of LayerScale stay as the parent left them, while all else is trained
+    frozen: Literal["none", "layerscale"] = "none"
+
+    # ---- distillation
+    # id of a parent of the study whose predictions, on the same augmented images, are part of the
+    # loss, with its raw weights; "": no teacher
+    teacher: str = ""
+    # hard: half of the loss is the cross entropy with the teacher's class (Touvron et al. 2021);
+    # soft: `distill_share` of it is the divergence from its probabilities (Hinton et al. 2015)
+    distill: Literal["none", "soft", "hard"] = "none"
+    distill_tau: Positive = 3.0  # soft: temperature of both softmaxes
+    distill_share: PositiveFraction = 0.1  # soft: share of the loss that is about the teacher
 
     @property
     def num_train(self) -> int:
@@ -277,7 +308,12 @@ class Fields:
     @property
     def needs(self) -> tuple[str, ...]:
         """Ids of the trainings that must be done before this one begins."""
-        return tuple(filter(None, (self.trunk, self.init_from)))
+        return tuple(filter(None, (self.trunk, *self.parents)))
+
+    @property
+    def parents(self) -> tuple[str, ...]:
+        """Ids of the trainings whose final weights this one needs."""
+        return tuple(filter(None, (self.init_from, self.teacher)))
 
     @property
     def num_own_steps(self) -> int:
@@ -293,6 +329,25 @@ class Fields:
     def num_samples(self) -> int:
         """Images drawn in the whole training."""
         return self.num_steps * self.batch_size
+
+    @property
+    def has_late_token(self) -> bool:
+        """Whether the class token enters after the first block."""
+        return self.token_layer > 0 or self.class_blocks > 0
+
+    @property
+    def timm_kwargs(self) -> dict[str, Any]:
+        """The arguments of a timm model.
+
+        Raises ValueError for a text that is not the only one of its arguments.
+        """
+        parts = [part.partition("=") for part in self.timm_args.split(",") if part]
+        values = {name: float(text) for name, _, text in sorted(parts)}
+        found = {name: int(v) if v.is_integer() else v for name, v in values.items()}
+        text = ",".join(f"{name}={value!r}" for name, value in found.items())
+        if text != self.timm_args or not all(map(math.isfinite, found.values())):
+            raise ValueError(f"arguments must be written like 'depth=12', but got {self.timm_args}")
+        return found
 
     @property
     def stem_layers(self) -> list[tuple[int, int, int]]:

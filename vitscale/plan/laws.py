@@ -50,6 +50,7 @@ def laws_of(c: Fields) -> list[Law]:
         + _training_laws(c)
         + _trunk_laws(c)
         + _parent_laws(c)
+        + _teacher_laws(c)
         + _model_laws(c)
     )
 
@@ -267,12 +268,26 @@ def _trunk_laws(c: Fields) -> list[Law]:
     ]
 
 
+OF_START = ("init_weights", "init_head", "trainable", "init_parts", "frozen")  # with init_from
+
+
 def _parent_laws(c: Fields) -> list[Law]:
     if not c.init_from:
-        given = "init_weights raw, init_head keep and trainable all without init_from"
-        plain = (c.init_weights, c.init_head, c.trainable) == ("raw", "keep", "all")
-        return [(given, plain, "init_from init_weights init_head trainable")]
+        given = ", ".join(f"{name} {DEFAULTS[name]}" for name in OF_START)
+        plain = all(getattr(c, name) == DEFAULTS[name] for name in OF_START)
+        return [(f"{given} without init_from", plain, f"init_from {' '.join(OF_START)}")]
+    of_gains = "layerscale" in (c.init_parts, c.frozen)
     return [
+        (
+            "layerscale > 0 and trainable == 'all' with the part layerscale",
+            not of_gains or (c.layerscale > 0 and c.trainable == "all"),
+            "layerscale trainable init_parts frozen",
+        ),
+        (
+            "init_head == 'keep' unless init_parts is all",
+            c.init_parts == "all" or c.init_head == "keep",
+            "init_head init_parts",
+        ),
         (
             "init_from an id of twelve hex digits",
             bool(re.fullmatch("[0-9a-f]{12}", c.init_from)),
@@ -287,9 +302,36 @@ def _parent_laws(c: Fields) -> list[Law]:
     ]
 
 
+def _teacher_laws(c: Fields) -> list[Law]:
+    laws = [
+        (
+            f"{name} == {DEFAULTS[name]} unless distill is soft",
+            c.distill == "soft" or getattr(c, name) == DEFAULTS[name],
+            f"distill {name}",
+        )
+        for name in ("distill_tau", "distill_share")
+    ]
+    if not c.teacher:
+        return [
+            *laws,
+            ("distill == 'none' without a teacher", c.distill == "none", "distill teacher"),
+        ]
+    return [
+        *laws,
+        ("distill soft or hard with a teacher", c.distill != "none", "distill teacher"),
+        (
+            "teacher an id of twelve hex digits",
+            bool(re.fullmatch("[0-9a-f]{12}", c.teacher)),
+            "teacher",
+        ),
+        ("no trunk with a teacher", not c.trunk, "trunk teacher"),
+        ("loss == 'ce' with a teacher", c.loss == "ce", "loss teacher"),
+    ]
+
+
 def _model_laws(c: Fields) -> list[Law]:
     known = c.model in MODELS or (c.model.startswith("timm:") and len(c.model) > 5)
-    laws = [(f"model in ({', '.join(MODELS)}, timm:NAME)", known, "model")]
+    laws = [(f"model in ({', '.join(MODELS)}, timm:NAME)", known, "model"), *_timm_laws(c)]
     if c.model == "vit":
         return laws + _vit_laws(c)
     # ViT's fields have no effect on other models: one training would have two ids
@@ -300,6 +342,32 @@ def _model_laws(c: Fields) -> list[Law]:
             f"model {name}",
         )
         for name in VIT_ONLY
+    ]
+
+
+# arguments of timm.create_model that other fields give, or that are no part of the model
+NOT_OF_MODEL = re.compile(
+    "img_size|in_chans|num_classes|drop_rate|drop_path_rate|pretrained.*|checkpoint_path|"
+    "scriptable|exportable|no_jit|cache_dir|features_only|out_indices|model_name"
+)
+
+
+def _timm_laws(c: Fields) -> list[Law]:
+    try:
+        names = list(c.timm_kwargs)
+    except (ValueError, OverflowError):
+        return [("timm_args like 'depth=12,embed_dim=768', sorted by name", False, "timm_args")]
+    return [
+        (
+            "timm_args empty unless the model is timm:NAME",
+            not names or c.model.startswith("timm:"),
+            "model timm_args",
+        ),
+        (
+            "timm_args of the model alone, which no other field gives,",
+            all(n.isidentifier() and not NOT_OF_MODEL.fullmatch(n) for n in names),
+            "timm_args",
+        ),
     ]
 
 
@@ -317,14 +385,20 @@ VIT_ONLY = (
     "stem_kernels",
     "pool",
     "pos_embed",
+    "pos_at",
     "embed_token",
+    "token_layer",
+    "class_blocks",
     "layerscale",
+    "branch_gain",
+    "gain_init",
     "weight_init",
     "dropout",
 )
 
 
 def _vit_laws(c: Fields) -> list[Law]:
+    late = c.has_late_token
     power = c.patch_size >= 4 and c.patch_size & (c.patch_size - 1) == 0
     laws = [
         ("width % heads == 0", c.heads >= 1 and c.width % c.heads == 0, "width heads"),
@@ -355,14 +429,45 @@ def _vit_laws(c: Fields) -> list[Law]:
         ("width % 4 == 0 for the stem hmlp", c.stem != "hmlp" or c.width % 4 == 0, "stem width"),
         # a field without effect would give the same training another id
         (
+            "branch_gain channel and gain_init constant without layerscale",
+            c.layerscale > 0 or (c.branch_gain, c.gain_init) == ("channel", "constant"),
+            "layerscale branch_gain gain_init",
+        ),
+        (
+            "layerscale == 1 with gain_init zero",
+            c.gain_init != "zero" or c.layerscale == 1,
+            "layerscale gain_init",
+        ),
+        (
             "stem_norm == 'bn' unless the stem is conv, graham or hmlp",
             c.stem_norm == "bn" or c.stem in ("conv", "graham", "hmlp"),
             "stem stem_norm",
         ),
         (
             "embed_token unless a class token has a learned position",
-            c.embed_token or (c.pool == "token" and c.pos_embed == "learned"),
-            "embed_token pool pos_embed",
+            c.embed_token or (c.pos_embed == "learned" and c.pool == "token" and not late),
+            "embed_token pool pos_embed token_layer class_blocks",
+        ),
+        (
+            "pos_at == 'stem' unless positions are learned or learned2d, and depth > 1",
+            c.pos_at == "stem" or (c.pos_embed in ("learned", "learned2d") and c.depth > 1),
+            "pos_at pos_embed depth",
+        ),
+        (
+            "token_layer < depth, token_layer or class_blocks 0, and both without a class token,",
+            (c.pool == "token" or not late)
+            and c.token_layer < (1 if c.class_blocks else max(1, c.depth)),
+            "token_layer depth pool class_blocks",
+        ),
+        (
+            "branches == 1 with relative positions or class_blocks",
+            c.branches == 1 or not (c.class_blocks or c.pos_embed == "relative"),
+            "branches pos_embed class_blocks",
+        ),
+        (
+            "width % 2 == 0 for learned2d positions",
+            c.pos_embed != "learned2d" or c.width % 2 == 0,
+            "width pos_embed",
         ),
         (
             "width % 4 == 0 for sincos positions",

@@ -14,10 +14,12 @@ from vitscale.plan import comparisons
 from vitscale.plan.comparisons import Compared, factorial
 from vitscale.plan.spelling import shown
 from vitscale.plan.trial import (
+    DROP_PATH_BY,
     Plan,
     Trial,
     check_factors,
     check_not_pooled,
+    conditions,
     most_common,
 )
 
@@ -72,6 +74,17 @@ def _factorial(plan: Plan) -> None:
     factorial(plan)
 
 
+def _axis(plan: Plan) -> None:
+    for arm, of in conditions(plan).items():
+        if type(of.get(plan.axis)) not in (int, float):
+            raise ValueError(
+                "axis must name a numeric factor or field of each arm for the figure arm_lines, "
+                f"but got (axis={shown(plan.axis)}, arm={arm!r}: {shown(of.get(plan.axis))})"
+            )
+    names = (plan.axis, *comparisons.lines(plan))
+    check_not_pooled(plan, ", ".join(names), lambda c: tuple(c[name] for name in names))
+
+
 def _views(plan: Plan) -> None:
     without = [name for name in VIEWS if name in plan.figures and name not in plan.panels]
     if without:
@@ -79,6 +92,22 @@ def _views(plan: Plan) -> None:
             f"the figures {', '.join(VIEWS)} must have a panel of their name, with their arms, but "
             f"got (figure={without[0]!r}, panels={shown(list(plan.panels))})"
         )
+
+
+def _cells_of_shapes(plan: Plan) -> None:
+    check_factors(plan, ("size",))
+    check_not_pooled(
+        plan,
+        "size, drop path rule, depth, branches, LayerScale and epochs",
+        lambda c: (
+            c["size"],
+            c.get(DROP_PATH_BY, ""),
+            c["depth"],
+            c["branches"],
+            c["layerscale"] != 0,
+            c["epochs"],
+        ),
+    )
 
 
 def _profiles(plan: Plan) -> None:
@@ -197,6 +226,13 @@ QUESTIONS = (
         drawn="displays.forest",
     ),
     Question(
+        kinds=OF_ARMS,
+        module="arm_means",
+        figures=("arm_lines",),
+        drawn="displays.arm_lines",
+        laws=(_axis,),
+    ),
+    Question(
         kinds=("repeats",),
         module="questions.stability",
         tables=tables("stability_cells"),
@@ -243,8 +279,6 @@ QUESTIONS = (
             "seed_normality",
             "seed_noise",
             "seed_correlation",
-            "seed_power",
-            "seed_epochs",
         ),
         figures=("seed_histogram", "seed_sets", "seed_curves", "seed_intermediate"),
         drawn="questions.seed_figures",
@@ -256,7 +290,16 @@ QUESTIONS = (
         figures=("agreement",),
         drawn="questions.agreement",
     ),
-    Question(kinds=("repeats",), module="questions.seed_bins", tables=tables("seed_bins")),
+    *(  # each in the module of its name
+        Question(kinds=("repeats",), module=f"questions.{name}", tables=tables(name))
+        for name in ("seed_power", "seed_epochs", "seed_bins")
+    ),
+    Question(
+        kinds=("repeats",),
+        module="questions.sets",
+        tables=tables("sets_regression"),
+        figures=("sets_regression",),
+    ),
     Question(
         kinds=("repeats",),
         module="questions.recipes",
@@ -270,6 +313,7 @@ QUESTIONS = (
                 },
             ),
             "recipe_cells": None,
+            "rank_agreement": None,
         },
         figures=("recipe_interaction",),
         drawn="questions.recipe_figure",
@@ -285,6 +329,7 @@ QUESTIONS = (
             "published_finetuning",
         ),
     ),
+    Question(kinds=OF_ARMS, module="published.tables", tables=tables("published_arms")),
     Question(
         kinds=("shapes",),
         module="questions.shapes",
@@ -306,7 +351,7 @@ QUESTIONS = (
         },
         figures=VIEWS,
         drawn="questions.shape_figures",
-        laws=(_views,),
+        laws=(_cells_of_shapes, _views),
     ),
     Question(
         kinds=("shapes",),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Self, TypeGuard
 
+from vitscale.plan.comparisons import sets
 from vitscale.plan.config import MAX_LAWFUL, TrainConfig
 from vitscale.plan.cost import Complexity, Measured, complexity
 from vitscale.plan.fields import DEFAULTS
@@ -84,7 +85,8 @@ class Study:
     question: str  # one sentence, the title of the report
     source: str  # author, year, figure; "ours"
     trials: tuple[Trial, ...]  # in the order in which they are trained
-    # trainings from which trials start (init_from): trained first, in no arm and no table
+    # trainings whose final weights trials need (init_from, teacher): trained first, in no arm or
+    # table
     parents: tuple[TrainConfig, ...] = ()
     # 0: draws are i.i.d.; R: the points are R equal blocks of independent Sobol scrambles
     num_scrambles: int = 0
@@ -99,6 +101,9 @@ class Study:
     notes: str = ""  # what the study does and does not show, for the report
     # draw the papers' numbers behind ours, as context and not as a target
     published: bool = False
+    # evaluation set -> arm -> top-1 error in percent that the source prints, of a single run
+    printed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    axis: str = ""  # a numeric factor or field, along which the figure arm_lines has its lines
     # the largest difference of two means, in units of the metric's differences, that would not
     # matter: within it, arms are shown to be equivalent. Stated before the first training.
     margin: float | None = None
@@ -137,6 +142,7 @@ class Study:
         if alone := [pair for pair in self.pairs if pair[0] == pair[1]]:
             raise ValueError(f"a pair must be of two arms, but got ({shown(alone[0])})")
         _check_factors(self)
+        _check_printed(self)
         check_kind(self)
         check_trunks(self)
         check_parents(self)
@@ -238,7 +244,7 @@ def _check_types(study: Study) -> None:
         raise ValueError(
             f"the kind of a study must match [a-z0-9_]+, but got (kind={shown(study.kind)})"
         )
-    for name in ("question", "source", "design", "notes"):
+    for name in ("question", "source", "design", "notes", "axis"):
         _check_text(name, getattr(study, name))
     if type(study.published) is not bool:
         raise ValueError(
@@ -375,7 +381,7 @@ def _check_spaces(spaces: object) -> None:
 def _check_metric(study: Study) -> None:
     """Raises ValueError for a metric that a trial does not report for the split that it evaluates.
 
-    Also for `published` with a metric other than the top-1 error.
+    Also for `published` or `printed` with a metric other than the top-1 error.
     """
     for config in {t.config.eval_split: t.config for t in study.trials}.values():
         known = config.columns
@@ -385,11 +391,28 @@ def _check_metric(study: Study) -> None:
                 f"({', '.join(known)}), but got "
                 f"(metric={shown(study.metric)}, eval_split={config.eval_split!r})"
             )
-    if study.published and study.column.metric not in (ERROR, SPEED):
+    if (study.published or study.printed) and study.column.metric not in (ERROR, SPEED):
         raise ValueError(
-            "published=True must come with the top-1 error as metric, which the papers report, "
-            f"but got (metric={shown(study.metric)})"
+            "published=True and printed must come with the top-1 error as metric, which the papers "
+            f"report, but got (metric={shown(study.metric)})"
         )
+
+
+def _check_printed(study: Study) -> None:
+    """Raises ValueError unless printed errors are percentages of arms on evaluation sets."""
+    if not isinstance(study.printed, Mapping) or not all(
+        isinstance(of, Mapping) for of in study.printed.values()
+    ):
+        law = "printed must map evaluation sets to errors in percent by arm"
+        raise ValueError(f"{law}, but got (printed={shown(study.printed)})")
+    for name, of in study.printed.items():
+        if unknown := [*({name} - {*sets(study, "all")}), *(of.keys() - study.arms.keys())]:
+            law = "printed must name sets on which every trial is evaluated, and arms of the study"
+            raise ValueError(f"{law}, but got ({shown(unknown[0])})")
+        for arm, error in of.items():
+            if type(error) not in (int, float) or not 0 <= error <= 100:
+                got = f"({name}, {arm}={shown(error)})"
+                raise ValueError(f"0 <= printed <= 100 must hold, but got {got}")
 
 
 def _check_not_mixed(study: Study) -> None:
@@ -431,12 +454,15 @@ def to_json(study: Study) -> dict[str, Any]:
 def in_short(study: Study) -> dict[str, Any]:
     """The same with the ids of configs alone, which are hashes of them: enough for a digest."""
     factors = {name: dict(arm.factors) for name, arm in study.arms.items() if arm.factors}
+    printed = {name: dict(of) for name, of in study.printed.items()}
+    given = {"printed": printed, "axis": study.axis}
     return {
         **{name: getattr(study, name) for name in _PLAIN},
         "panels": dict(study.panels),
         "pairs": study.pairs,
         "factors": factors,
         "search": study.search and dataclasses.asdict(study.search),
+        **{name: value for name, value in given.items() if value},  # older plans have neither
         "trials": [(t.config.id, t.arm.name, t.point) for t in study.trials],
     }
 
@@ -468,7 +494,7 @@ def from_json(plan: Mapping[str, Any]) -> Study:
             )
     texts: dict[str, Any] = {
         name: tuple(plan[name]) if isinstance(plan[name], list) else plan[name]
-        for name in _PLAIN
+        for name in (*_PLAIN, "printed", "axis")
         if name in plan
     }
     panels = {title: tuple(arms) for title, arms in plan["panels"].items()}

@@ -117,7 +117,8 @@ def _described(
         "error": outcome.error,
         "config": config,
         "trunk": _trunk(store, config),
-        "parent": _parent(store, config),
+        "parent": _parent(store, config.get("init_from")),
+        "teacher": _parent(store, config.get("teacher")),
         "branches": _branches(plans, trial_id),
         "planned_by": [place for _, place in planned],
         "parent_in": [
@@ -156,9 +157,8 @@ def _trunk(store: Store, config: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def _parent(store: Store, config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The trial with whose final weights a trial starts; None if it has none."""
-    parent = config.get("init_from")
+def _parent(store: Store, parent: object) -> dict[str, Any] | None:
+    """The trial whose final weights a trial needs; None if `parent` is no id."""
     if not isinstance(parent, str) or not TRIAL_ID.fullmatch(parent):
         return None
     return {"trial_id": parent, "status": store.outcome(parent, store.peek).status.value}
@@ -176,7 +176,7 @@ def _branches(plans: Plans, trial_id: str) -> list[dict[str, Any]]:
                 continue
             if config.get("trunk") == trial_id:
                 found[entry["id"]] = config.get("trunk_step")
-            elif config.get("init_from") == trial_id:
+            elif trial_id in (config.get("init_from"), config.get("teacher")):
                 found[entry["id"]] = AT_END
     return [{"trial_id": branch, "step": step} for branch, step in found.items()]
 

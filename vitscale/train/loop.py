@@ -39,7 +39,7 @@ from vitscale.train.device import device_at, peak_memory, seed_everything
 from vitscale.train.draws import seed_layers
 from vitscale.train.ema import Ema
 from vitscale.train.evaluate import evaluate_all
-from vitscale.train.inherit import freeze, inherit
+from vitscale.train.inherit import build_teacher, freeze, inherit
 from vitscale.train.loss_scale import LossScale
 from vitscale.train.model import build_model, place
 from vitscale.train.optim import build_optimizer, match_formats
@@ -88,6 +88,7 @@ def train(
     kept: Kept = "all",
     trunk: Workdir | Path | None = None,
     parent: Workdir | Path | None = None,
+    teacher: tuple[TrainConfig, Workdir | Path] | None = None,
     pins: Collection[int] = (),
     is_leaving: Callable[[], bool] | None = None,
 ) -> Generator[Row, None, Trained]:
@@ -110,8 +111,9 @@ def train(
     A config with a trunk begins at the state that its trunk kept, in the folder `trunk`, and first
     yields the rows of the trunk up to there; rows and weights are, by the bit, those of the same
     training in one piece. A config with `init_from` begins with the final weights that its parent
-    kept in the folder `parent`. `pins` are the steps at which this training keeps its state for
-    others; with AT_END it keeps its final weights.
+    kept in the folder `parent`. A config with a teacher needs, also to go on, the config of that
+    training and the folder with its final weights. `pins` are the steps at which this training
+    keeps its state for others; with AT_END it keeps its final weights.
     `is_leaving` is asked before the first step, after each, and before each batch of an evaluation
     whether the process must end: then a checkpoint of what is new is written, and Left raised; an
     evaluation begins again. A training that has ended goes on. In a team, any process may have to
@@ -128,9 +130,12 @@ def train(
     parent = Workdir(parent) if isinstance(parent, Path) else parent
     assert bool(config.trunk) == (trunk is not None), "a trunk needs its folder"
     assert bool(config.init_from) == (parent is not None), "a parent needs its folder"
+    assert bool(config.teacher) == (teacher is not None), "a teacher needs its folder"
     device, team = device_at(device_name), Team.join()
 
-    # --- model: built on the CPU, so that initial weights do not depend on the device
+    # --- model: built on the CPU, so that initial weights do not depend on the device; those of the
+    # student do not depend on the teacher
+    taught_by = build_teacher(*teacher, device) if teacher is not None else None
     seed_everything(config.seed)
     # cuDNN would otherwise compute fp32 convolutions in TF32
     torch.backends.cudnn.allow_tf32 = config.precision != "fp32"
@@ -272,7 +277,7 @@ def train(
     replica = team.wrap(cast(nn.Module, torch.compile(model)) if compiled else model)
     positions = [torch.from_numpy(part) for part in own_parts]
     training_step = TrainingStep(
-        config, model, replica, draws, optimizer, ema, loss_scale, team, positions
+        config, model, replica, draws, optimizer, ema, loss_scale, team, positions, taught_by
     )
     stream = batches.iterate(step, num_loader_workers)
     start = time.perf_counter()

@@ -39,6 +39,31 @@ def training_loss(logits: Tensor, targets: Tensor, config: TrainConfig, num: int
             assert_never(never)
 
 
+def distilled(
+    loss: Tensor, logits: Tensor, theirs: Tensor, config: TrainConfig, num: int
+) -> Tensor:
+    """Loss of a student in nats, a () tensor: a share of `loss`, which is about the labels, plus a
+    share of one about the logits `theirs` (B, classes) of a teacher.
+
+    The latter is summed over samples and divided by `num`, as `loss` is (H. Touvron's thesis, 2022,
+    equations 3.2 and 3.3). The divergence is that of the student from the teacher (Hinton et al.
+    2015).
+    """
+    match config.distill:
+        case "hard":
+            about = F.cross_entropy(logits, theirs.argmax(dim=1), reduction="sum")
+            return loss / 2 + about / (2 * num)
+        case "soft":
+            tau, share = config.distill_tau, config.distill_share
+            ours, target = (F.log_softmax(of / tau, dim=1) for of in (logits, theirs))
+            divergence = F.kl_div(ours, target, reduction="sum", log_target=True)
+            return (1 - share) * loss + share * tau**2 * divergence / num
+        case "none":
+            return loss
+        case never:
+            assert_never(never)
+
+
 def _bce_targets(targets: Tensor, logits: Tensor, config: TrainConfig) -> Tensor:
     """The target probability of each class, (B, classes)."""
     if targets.ndim == 1:

@@ -66,6 +66,8 @@ def decay_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
     tokens: set[str] = (
         set() if config.decay_tokens else set(getattr(model, "no_weight_decay", set)())
     )
+    if tokens and config.pos_embed == "relative":  # those of attention are in its blocks
+        tokens |= {name for name, _ in model.named_parameters() if name.endswith(".pos_embed")}
     return param_groups_weight_decay(model, config.wd, no_weight_decay_list=tokens)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vitscale.plan.config import TrainConfig
 from vitscale.train.draws import Draws
 from vitscale.train.ema import Ema
-from vitscale.train.loss import training_loss
+from vitscale.train.loss import distilled, training_loss
 from vitscale.train.loss_scale import LossScale
 from vitscale.train.parallel import Team
 
@@ -31,6 +31,7 @@ class TrainingStep:
     team: Team
     # (b,) int64 each: positions within the batch of the samples in each part of this process
     positions: Sequence[Tensor]
+    teacher: nn.Module | None = None  # in evaluation mode
 
     def take(
         self,
@@ -61,9 +62,12 @@ class TrainingStep:
             self.draws.at(step, positions)
             with self.team.no_sync(self.replica, is_last=part == len(self.positions) - 1):
                 with autocast(config, device):
-                    part_loss = training_loss(
-                        self.replica(images), targets, config, config.batch_size
-                    )
+                    logits = self.replica(images)
+                    part_loss = training_loss(logits, targets, config, config.batch_size)
+                    if self.teacher is not None:
+                        with torch.no_grad():
+                            theirs = self.teacher(images)
+                        part_loss = distilled(part_loss, logits, theirs, config, config.batch_size)
                 # DDP averages gradients over the team, but parts of a batch must add up
                 self.loss_scale.scaled(part_loss * self.team.size).backward()
             loss = loss + part_loss.detach()

@@ -18,6 +18,7 @@ from vitscale.analysis.comparisons import (
     factorial_effects,
     pair_differences,
 )
+from vitscale.analysis.published import figures as published
 from vitscale.analysis.report.layout import (
     COLORS,
     GREY,
@@ -53,11 +54,13 @@ def comparison_forest(results: Results) -> Figure:
     engine = ConstrainedLayoutEngine(w_pad=0.04 + 0.002 * wide)
     figure = Figure(figsize=size, layout=engine)
     grid = figure.subplots(1, num, squeeze=False, sharey=True)[0]
+    drawn = False
     for ax, name in itertools.zip_longest(grid, sets):
         if name is None:
             placeholder(ax, "no pairs")
             continue
         _forest(ax, table[table["evaluation"] == name], results)
+        drawn |= published.draw_printed_pairs(ax, study, table[table["evaluation"] == name])
         ax.set_title(f"{metric.label} on {name}")
         ax.set_xlabel(f"difference ({metric.difference_unit})")
     shaded = same = ""
@@ -65,7 +68,7 @@ def comparison_forest(results: Results) -> Figure:
         shaded = f" Shaded: {metric.apart(study.margin)} to either side."
         same = " or equivalent (green)"
     note = f"95% intervals, not corrected.{shaded} Filled: shown after Holm (orange){same}; hollow:"
-    return finish(figure, f"{note} undecided.")
+    return finish(figure, f"{note} undecided." + published.printed_note(study, "diamonds") * drawn)
 
 
 def _label(row: Any) -> str:

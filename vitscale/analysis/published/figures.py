@@ -98,6 +98,29 @@ def note(study: Study, name: str, drawn: bool = False) -> str:
     return f"\n{text}"
 
 
+def printed_note(study: Study, marks: str) -> str:
+    """What marks of `Study.printed` are; they are drawn only if the study shows them."""
+    return f"\nGrey {marks}: printed numbers of {study.source}; single runs, no interval."
+
+
+def draw_printed_pairs(ax: Axes, study: Study, table: pd.DataFrame) -> bool:
+    """The printed difference of each pair whose arms have printed errors on its set, below ours."""
+    drawn = False
+    for y, row in enumerate(table.to_dict("records") if study.published else ()):
+        of = study.printed.get(row["evaluation"], {})
+        if {row.get("a"), row.get("b")} <= of.keys():
+            ax.plot(of[row["a"]] - of[row["b"]], y + 0.25, "D", **HOLLOW, **LINE)
+            drawn = True
+    return drawn
+
+
+def draw_printed_line(ax: Axes, study: Study, name: str, x: pd.Series, marker: str) -> None:
+    """The printed errors on an evaluation set of arms at the places x, joined."""
+    y = pd.Series(study.printed.get(name, {}), dtype=float).reindex(x.index)
+    if study.published and y.notna().any():
+        ax.plot(x[y.notna()], y.dropna(), marker, linestyle="-", **HOLLOW, **LINE)
+
+
 def draw_published_training_length(
     ax: Axes, models: Sequence[str], lengths: Sequence[int], markers: Sequence[str]
 ) -> bool:

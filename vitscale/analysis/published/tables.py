@@ -11,16 +11,21 @@ import numpy as np
 import pandas as pd
 
 from vitscale.analysis import estimates
+from vitscale.analysis.arm_means import means_by_set
 from vitscale.analysis.estimates import Contrast, contrast
 from vitscale.analysis.questions import seeds
 from vitscale.analysis.questions.recipes import interaction, recipe_cells
+from vitscale.analysis.questions.seed_epochs import seed_epochs
 from vitscale.analysis.results import Results
+from vitscale.analysis.stats.correlation import pearson, pearson_difference
 from vitscale.analysis.stats.intervals import clopper_pearson
+from vitscale.analysis.stats.spread import sampling_error
 from vitscale.catalog.datasets import original
 from vitscale.catalog.tables import table_path
 from vitscale.plan.study import Study
 
 LENGTHS = (100, 200, 400)  # epochs of Xiao et al. 2021, Table 2
+FIGURE_9 = {"params_m": 0.71, "flops_g": 0.75, "acts_m": 0.93}  # its r of epoch time with a cost
 
 
 def read(name: str) -> pd.DataFrame:
@@ -46,6 +51,30 @@ def published_training_length(results: Results) -> pd.DataFrame:
     return table[["model", "error_400_epochs_pct"]].assign(**deltas)
 
 
+def runtime_correlations() -> pd.DataFrame:
+    """Xiao et al. 2021, Table 2: Pearson's r of minutes per epoch with three costs of 23 models.
+
+    One row per cost: r with Fisher's 95% interval, r of Figure 9 (`printed`), which has more
+    models, and r of activations minus r, with an interval bootstrapped over models. The models are
+    no random sample: intervals say how much r depends on which of them are there.
+    """
+    table = read("xiao2021_table2")
+    minutes, acts = (table[name].to_numpy(dtype=float) for name in ("epoch_time_min", "acts_m"))
+    rows = []
+    for name, printed in FIGURE_9.items():
+        cost = table[name].to_numpy(dtype=float)
+        found = {"r": pearson(minutes, cost)}
+        if name != "acts_m":
+            found["acts_minus_r"] = pearson_difference(minutes, (acts, cost))
+        ends = {
+            f"{of}{end}": value
+            for of, estimate in found.items()
+            for end, value in zip(("", "_low", "_high"), estimate, strict=True)
+        }
+        rows.append({"cost": name, "n": len(table), "printed": printed, **ends})
+    return pd.DataFrame(rows)
+
+
 def published_seed_statistics(results: Results) -> pd.DataFrame:
     """H. Touvron's thesis, 2022, Figure 6.7 (ResNet-50, recipe A2, 100 seeds, ImageNet), as errors.
 
@@ -59,7 +88,7 @@ def published_seed_statistics(results: Results) -> pd.DataFrame:
     mean, sd = 100 - table["mean_top1_pct"], table["sd_points"]
     worst, best, zero = (100 - table[f"{name}_top1_pct"] for name in ("min", "max", "seed_0"))
     sampling = [
-        seeds.sampling_error(error, num) for error, num in zip(mean, table["images"], strict=True)
+        sampling_error(error, num) for error, num in zip(mean, table["images"], strict=True)
     ]
     result = table[["evaluation", "images", "n"]].assign(
         mean_error_pct=mean,
@@ -92,6 +121,20 @@ def published_finetuning(results: Results) -> pd.DataFrame:
         minus = table[f"{name}_error_pct"].to_numpy() - beside[f"{name}_error_pct"].to_numpy()
         table[f"{name}_minus_full_points"] = minus.round(1)
     return table
+
+
+def published_arms(results: Results) -> pd.DataFrame:
+    """One row per arm and evaluation set of which the source of the study prints an error: that
+    error, the mean of ours with its 95% interval, and ours minus the printed one, in points.
+
+    Printed numbers are of single runs, without an interval, so the difference has none either.
+    Ours are over the runs that finished, each arm at its own lr.
+    """
+    by_set = results.study.printed.items()
+    printed = [(arm, name, error) for name, of in by_set for arm, error in of.items()]
+    table = pd.DataFrame(printed, columns=["arm", "evaluation", "printed_error_pct"])
+    table = table.merge(results.once(means_by_set), how="left")
+    return table.assign(minus_printed_points=table["mean"] - table["printed_error_pct"])
 
 
 def published_recipe_interaction(results: Results) -> pd.DataFrame:
@@ -286,7 +329,7 @@ def seed_ranges(results: Results) -> pd.DataFrame:
     text = read("thesis_epoch_variability").dropna(subset="value").iloc[0]
     val = read("thesis_seed_statistics").set_index("evaluation").loc["val"]
     worst, best = (val["mean_top1_pct"] - val[f"{end}_top1_pct"] for end in ("min", "max"))
-    table = results.once(seeds.seed_epochs)
+    table = results.once(seed_epochs)
     first = next(iter(estimates.evaluations(results.study)))
     rows = []
     for arm, of_arm in table[table["evaluation"] == first].groupby("arm", sort=False):

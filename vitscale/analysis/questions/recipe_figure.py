@@ -11,7 +11,13 @@ from matplotlib.ticker import MaxNLocator
 from vitscale.analysis import estimates
 from vitscale.analysis.displays import lines
 from vitscale.analysis.published import figures as published
-from vitscale.analysis.questions.recipes import cells, recipe_cells, recipe_interaction
+from vitscale.analysis.questions.recipes import (
+    cells,
+    rank_agreement,
+    recipe_cells,
+    recipe_interaction,
+    tau,
+)
 from vitscale.analysis.report.layout import STYLE, finish, rows_of_axes, share_y
 from vitscale.analysis.report.tooltips import text_of_arms, trial_texts
 from vitscale.analysis.results import Results
@@ -24,7 +30,8 @@ def recipe_interaction_figure(results: Results) -> Figure:
     panel per evaluation set.
 
     Means over the seeds that finished with Student's 95% interval. Lines that are not parallel are
-    an interaction; lines that cross are a change of winner, if both differences are shown.
+    an interaction; lines that cross are a change of winner, if both differences are shown. Of more
+    than two architectures the titles have Kendall's tau of their rankings.
     """
     groups, columns = results.once(cells), estimates.evaluations(results.study)
     architectures, recipes = (list(dict.fromkeys(key[i] for key in groups)) for i in (0, 1))
@@ -41,12 +48,15 @@ def recipe_interaction_figure(results: Results) -> Figure:
         ax.set_xticks(range(len(recipes)), recipes)
         ax.set_xlim(-0.5, len(recipes) - 0.5)
     share_y(grid)
-    drawn = False
+    drawn, several = False, len(architectures) > 2
+    ranks = results.once(rank_agreement).to_dict("records") if several else []
     for ax, name in zip(grid, columns, strict=True):
-        if results.study.published:
-            drawn |= published.draw_published_recipe_interaction(ax, results, name)
         crossed = table[(table["kind"] == "interaction") & (table["evaluation"] == name)]
         said = [_label(row, results.metric) for _, row in crossed.iterrows()]
+        if several:
+            said = [tau(row) for row in ranks if row["evaluation"] == name]
+        elif results.study.published:  # of two architectures
+            drawn |= published.draw_published_recipe_interaction(ax, results, name)
         ax.set_title("\n".join([f"{results.metric.label} on {name}", *said]), fontsize=9)
     grid[0].set_ylabel(f"{results.metric.label} ({results.metric.unit})")
     handles = []

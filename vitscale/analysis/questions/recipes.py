@@ -12,13 +12,15 @@ of samples: Welch's interval ignores this.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from vitscale.analysis import estimates
-from vitscale.analysis.comparisons import ALPHA, Layout, table_of, with_p
+from vitscale.analysis.comparisons import ALPHA, Layout, table_of, verdicts, with_p
 from vitscale.analysis.estimates import Contrast, contrast
 from vitscale.analysis.results import Results
 from vitscale.plan.metrics import Metric
@@ -113,25 +115,78 @@ def winners(table: pd.DataFrame) -> pd.DataFrame:
     return simple.assign(winner=np.where(shown, better, ""))
 
 
+RANKS = [
+    *("evaluation", "a", "b", "pairs", "same", "reversed", "open", "tau", "tau_low", "tau_high")
+]
+
+
+def rank_agreement(results: Results) -> pd.DataFrame:
+    """One row per evaluation set and two recipes: how far their rankings of the architectures
+    agree, as Kendall's tau of the means (pairs in the same order minus pairs in the other one, as a
+    share of all pairs; tied means count as neither).
+
+    The interval has every tau that the shown differences leave possible: a pair counts where both
+    its simple effects in recipe_interaction are shown (p after Holm below 5%), and may be in either
+    order otherwise. It covers at least 95%, for all rows together, also where architectures are
+    equal. `same` and `reversed` are pairs that are shown so, `open` the others.
+    """
+    rows = []
+    for name, of in winners(results.once(recipe_interaction)).groupby("evaluation", sort=False):
+        by_recipe = dict(list(of.groupby("recipe", sort=False)))
+        for one, other in combinations(by_recipe, 2):
+            both = by_recipe[one].merge(by_recipe[other], on=["a", "b"], suffixes=("", "_b"))
+            order = np.sign(both["difference"]) * np.sign(both["difference_b"])
+            shown = order[(both["winner"] != "") & (both["winner_b"] != "")]
+            num, left = len(order), len(order) - len(shown)
+            same, reverse = int((shown > 0).sum()), int((shown < 0).sum())
+            ends = (order.sum(skipna=False), same - reverse - left, same - reverse + left)
+            taus = (float(end) / num for end in ends)
+            rows.append((name, one, other, num, same, reverse, left, *taus))
+    return pd.DataFrame(rows, columns=RANKS)
+
+
+def tau(row: Mapping[Hashable, Any]) -> str:
+    """Tau of a row of rank_agreement, with its interval and recipes."""
+    ends = f"{row['tau']:.2f} [{row['tau_low']:.2f}, {row['tau_high']:.2f}]"
+    return f"tau of {row['a']} and {row['b']} {ends}"
+
+
+def rank_sentences(results: Results) -> list[str]:
+    """Tau of each two recipes on each set, and whether their rankings are shown to differ."""
+    return [
+        f"Rankings on {row['evaluation']}: {tau(row)}, "
+        f"{'the rankings differ' if row['tau_high'] < 1 else 'no difference shown'} ({row['same']} "
+        f"of {row['pairs']} pairs shown in the same order, {row['reversed']} reversed)."
+        for row in results.once(rank_agreement).to_dict("records")
+    ]
+
+
 def sentences(results: Results) -> list[str]:
     """The better architecture under each recipe on each set, whether the winner changes, and the
     interactions.
     """
     table = results.once(recipe_interaction)
     simple, crossed = winners(table), table[table["kind"] == "interaction"]
-    verdicts = [
+    better = [
         (f"{row['winner'] or 'no difference shown'} under {row['recipe']} on {row['evaluation']}")
         for _, row in simple.iterrows()
     ]
     changes = (simple[simple["winner"] != ""].groupby(["a", "b"])["winner"].nunique() > 1).any()
     verdict = "so the winner changes" if changes else "no change of winner is shown"
+    if len(simple[["a", "b"]].drop_duplicates()) > 1:
+        what = "Two architectures under a recipe", "Interactions of recipe and architecture"
+        counted = zip((simple, crossed), what, strict=True)
+        return [
+            *(line for of in counted for line in verdicts(results, *of)),
+            f"{verdict[0].upper()}{verdict[1:]}.",
+        ]
     parts = [
         f"{with_p(row, results.metric)} on {row['evaluation']}" for _, row in crossed.iterrows()
     ]
     return [
-        f"Lower {results.metric.label} (p after Holm below 5%): {'; '.join(verdicts)}; {verdict}.",
+        f"Lower {results.metric.label} (p after Holm below 5%): {'; '.join(better)}; {verdict}.",
         f"Interaction of recipe and architecture: {'; '.join(parts)} (p after Holm).",
     ]
 
 
-ANSWERS = {"recipe_interaction": sentences}
+ANSWERS = {"recipe_interaction": sentences, "rank_agreement": rank_sentences}

@@ -11,6 +11,7 @@ import scipy
 from vitscale.analysis import estimates
 from vitscale.analysis.questions import seeds
 from vitscale.analysis.results import Results
+from vitscale.analysis.stats.spread import NO_SPREAD
 
 COLUMNS = (
     "arm",
@@ -45,7 +46,7 @@ def seed_bins(results: Results) -> pd.DataFrame:
 
 
 def _counted(values: np.ndarray, images: int | None) -> pd.DataFrame:
-    if len(values) < 2 or np.ptp(values) < estimates.NO_SPREAD:
+    if len(values) < 2 or np.ptp(values) < NO_SPREAD:
         return pd.DataFrame(columns=list(COLUMNS[2:]), dtype=float)
     edges = bins(values, images)
     fitted = scipy.stats.norm(float(values.mean()), float(values.std(ddof=1)))

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from vitscale.analysis import estimates
 from vitscale.analysis.displays import lines
 from vitscale.analysis.published import figures as published
-from vitscale.analysis.questions import seeds
+from vitscale.analysis.questions import seed_epochs, seeds
 from vitscale.analysis.questions.seed_bins import seed_bins
 from vitscale.analysis.report.layout import (
     COLORS,
@@ -103,7 +103,7 @@ def seed_curves(results: Results) -> Figure:
     """
     figure, grid = rows_of_axes(len(results.study.arms), 2, 2.8)
     drawn = False
-    table = results.once(seeds.seed_epochs)
+    table = results.once(seed_epochs.seed_epochs)
     first = next(iter(estimates.evaluations(results.study)))
     for line, arm in zip(grid, results.study.arms, strict=True):
         of_arm = table[(table["arm"] == arm) & (table["evaluation"] == first)]
@@ -132,10 +132,10 @@ def seed_intermediate(results: Results) -> Figure:
     that are behind pays.
     """
     figure, grid = rows_of_axes(len(results.study.arms), len(SNAPSHOTS) + 1, 2.7)
-    table = results.once(seeds.seed_epochs)
+    table = results.once(seed_epochs.seed_epochs)
     first, column = next(iter(estimates.evaluations(results.study).items()))
     for line, arm in zip(grid, results.study.arms, strict=True):
-        _snapshots(line[:-1], seeds.curves(results.rows, arm, column), results)
+        _snapshots(line[:-1], seed_epochs.curves(results.rows, arm, column), results)
         of_arm = table[(table["arm"] == arm) & (table["evaluation"] == first)]
         _rank_curve(line[-1], of_arm, results.once(arm_texts)[arm])
         line[0].set_ylabel(f"{arm}\nfinal {axis_label(results.study)}")

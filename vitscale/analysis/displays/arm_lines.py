@@ -1,0 +1,110 @@
+"""Means of arms along a factor or field, for arms of any kind; nothing is computed here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from vitscale.analysis import estimates
+from vitscale.analysis.arm_means import means_by_set
+from vitscale.analysis.cells import cells
+from vitscale.analysis.displays import lines
+from vitscale.analysis.published import figures as published
+from vitscale.analysis.report import layout
+from vitscale.analysis.report.tooltips import arm_texts, trial_texts
+from vitscale.analysis.results import Results, panels
+from vitscale.plan import comparisons
+from vitscale.plan.study import Study
+from vitscale.plan.trial import conditions
+
+MANY = 8  # values of an axis: more over a wide range have a logarithmic axis
+
+
+@matplotlib.rc_context(layout.STYLE)
+def arm_lines(results: Results) -> Figure:
+    """The mean of the metric of each arm along the axis of the study, on the first reported set: a
+    line for each combination of the other factors that vary, a panel per group.
+
+    Each arm at its own lr. Means over the runs that finished, with 95% intervals.
+    """
+    study, name = results.study, comparisons.sets(results.study, "reported")[0]
+    groups = {title: _curves(study, arms) for title, arms in panels(study).items()}
+    figure, grid = layout.panel_grid(study, height=2.9, num_entries=max(map(len, groups.values())))
+    rows = 0
+    for ax, (title, curves) in zip(grid, groups.items(), strict=True):
+        rows = max(rows, _panel(ax, curves, results, name))
+        ax.set(title=title, xlabel=study.axis.replace("_", " "))
+    lines.make_room(grid, rows)
+    for ax in grid[:: layout.num_columns(study)]:
+        ax.set_ylabel(layout.axis_label_on(study, name))
+    note = "Dots, beside the means: runs. Whiskers: 95% intervals; single runs have none."
+    at_edge = any(cell.at_edge for cell in results.once(cells).values())
+    note += "\nHollow: the lr is at the edge of its grid." * at_edge
+    note += "\n× above the line at the top: how many of the runs diverged." * (rows > 0)
+    if study.published and study.printed.get(name):
+        note += published.printed_note(study, "and hollow, joined")
+    return layout.finish(figure, note)
+
+
+def _curves(study: Study, arms: Sequence[str]) -> list[pd.Series]:
+    """Of each line the values of the axis by arm, ascending; its name has those of the factors."""
+    of, curves = conditions(study), dict[str, dict[str, float]]()
+    for arm in arms:
+        levels = {name: of[arm][name] for name in comparisons.lines(study)}
+        texts = [v if isinstance(v, str) else f"{name} {v}" for name, v in levels.items()]
+        label = ", ".join(texts) or layout.metric_label(study)
+        curves.setdefault(label, {})[arm] = float(of[arm][study.axis])
+    return [pd.Series(values, name=label).sort_values() for label, values in curves.items()]
+
+
+def _panel(ax: Axes, curves: Sequence[pd.Series], results: Results, name: str) -> int:
+    """The lines of a panel; returns rows of crosses, one for each line of which a run diverged."""
+    study, of_arms = results.study, results.once(cells)
+    column, texts = estimates.evaluations(study)[name], results.once(arm_texts)
+    table = results.once(means_by_set)
+    table = table[table["evaluation"] == name].set_index("arm")
+    values = np.unique(np.concatenate(curves))
+    ratios = values / values[0] if values[0] > 0 else np.full(2, 3.0)
+    many = len(values) > MANY and ratios[-1] > MANY
+    is_log = many or (len(values) > 1 and np.allclose(ratios, 2 ** np.round(np.log2(ratios))))
+    step = 0.02 * float(np.ptp(np.log2(values) if is_log else values) or 1)
+    apart = 0 if many else step  # many values seldom hide each other
+    rows, handles = 0, []
+    for index, curve in enumerate(curves):
+        x, look = np.log2(curve) if is_log else curve, lines.look(index)
+        y, low, high = lines.ends(table.loc[curve.index], "mean")
+        runs = [of_arms[arm].runs for arm in curve.index]
+        several = [of if len(of) > 1 else of[:0] for of in runs]
+        lines.Line(
+            x=x.to_numpy() + lines.aside(index, len(curves), apart),
+            y=y,
+            low=low,
+            high=high,
+            texts=[texts[arm] for arm in curve.index],
+            look=look,
+            hollow=np.array([of_arms[arm].at_edge for arm in curve.index]),
+            runs=[lines.values_of(of, column, results.once(trial_texts)) for of in several],
+            runs_aside=0.6 * step * (1 if 2 * index >= len(curves) else -1),  # away from others
+        ).draw(ax)
+        published.draw_printed_line(ax, study, name, x, look["marker"])
+        diverged = table["diverged"].loc[curve.index]
+        for place, num, of in zip(x, diverged, runs, strict=True):
+            if num:
+                lines.cross(ax, place, rows, look["color"], f"{num}/{len(of)}")
+        rows += bool(diverged.any())
+        label = f"{curve.name}\n{estimates.describe(pd.concat(runs))}, {len(runs)} arms"
+        handles.append(lines.handle(label, look))
+    if not table["n"].any():
+        layout.placeholder(ax, "no run finished")
+    if is_log:
+        powers = np.arange(np.floor(np.log2(ratios[-1]) + 0.6) + 1)
+        lines.doublings(ax, values[0] * 2**powers if many else values, "", 3 * step)
+    else:
+        lines.ticks(ax, values, lambda x: f"{x:g}", 3 * step)
+    layout.legend_below(ax, handles)
+    return rows
