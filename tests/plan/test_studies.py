@@ -362,6 +362,23 @@ def test_the_linear_stem_of_b12_is_that_of_depth_vs_width() -> None:
     assert len(shared) == 5 and arms == {"linear B12"}
 
 
+def test_the_printed_errors_of_stems_are_those_of_the_texts() -> None:
+    """Accuracies of Touvron et al. 2022, Table 7; errors of Xiao et al. 2021."""
+    theirs = plan("stems", "imagenet").printed
+    accuracies = {
+        name: {arm: round(100 - e, 2) for arm, e in theirs[name].items()} for name in theirs
+    }
+    assert accuracies["val"] == {
+        **{"linear B12": 82.2, "linear B13": 82.35, "linear BN": 82.31, "linear GELU": 81.55},
+        **{"linear BN GELU": 82.38, "Graham BN": 82.57, "Graham LN": 82.5, "hMLP BN": 82.54},
+        "hMLP LN": 82.5,
+    }
+    assert (accuracies["v2"]["hMLP BN"], accuracies["v2"]["linear BN GELU"]) == (71.5, 70.7)
+    xiao = plan("stems", "imagenet", item="xiao_table3")
+    assert xiao.printed["val"].keys() == xiao.arms.keys()
+    assert xiao.printed["val"]["S4 SGD"] == 27.9
+
+
 def test_what_is_printed_of_stems_is_asked_at_imagenet_alone() -> None:
     with pytest.raises(ValueError, match=r"item == 'touvron_table7' unless .* scale='demo'"):
         plan("stems", "demo", item="xiao_table3")
