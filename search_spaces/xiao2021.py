@@ -156,6 +156,17 @@ FIGURE_8 = {
     "patchify": ("ViT_P-16GF", "ViT_P-4GF", "ViT_P-18GF"),
     "convolutions": ("ViT_C-16GF", "ViT_C-4GF", "ViT_C-18GF"),
 }
+TABLE_3_ERRORS = {
+    f"{row['model'] or row['stem']} {label}": float(row[column])
+    for row in table_rows("xiao2021_table3")
+    for label, column in (("AdamW", "error_adamw_pct"), ("SGD", "error_sgd_pct"))
+}
+FIGURE_7_ERRORS = {  # after 100 epochs
+    "ViT_P-4GF": 23.2,
+    "ViT_P(bn)-4GF": 23.3,
+    "ViT_C-4GF": 20.9,
+    "ViT_C(ln)-4GF": 21.1,
+}
 _DEEPER = {name: MODELS["ViT_P-18GF"][name] for name in ("norm_batch", "mix_groups")}
 _APPENDIX: dict[str, tuple[str, dict[str, object]]] = {  # -> (like which model, but)
     "ViT_P(bn)-4GF": ("ViT_P-4GF", {"stem": "patchify_bn_relu"}),

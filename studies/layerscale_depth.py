@@ -222,6 +222,7 @@ def study(
                 Trial(arms[AGAIN, cell[1]], first.replace(init_from=first.id, **KEPT), i)
                 for i, first in enumerate(configs)
             ]
+    several = len({depth for _, depth in cells}) > 2  # depths, for a line
     at_best = ", and each is shown at its best lr by its mean error on minival"
     return Study(
         kind="shapes",
@@ -235,7 +236,7 @@ def study(
         pairs=tuple((names[a], names[b]) for a, b in values.pairs),
         axis="depth",
         printed={"val": printed} if printed else {},
-        figures=("comparison_forest", "arm_lines"),
+        figures=("comparison_forest", *(("arm_lines",) if several else ())),
         tables=("pair_differences", "arm_means", *(("published_arms",) if printed else ())),
         design=f"All arms share their seeds{at_best if values.lrs else ''}.",
         notes=values.notes,

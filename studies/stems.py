@@ -42,6 +42,7 @@ class Scale:
     margin: float | None = None
     metric: str = "val_ema_error_pct"
     more_seeds: Mapping[str, int] = field(default_factory=dict)  # arms with more than num_seeds
+    printed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     figures: tuple[str, ...] = ("comparison_forest",)
     tables: tuple[str, ...] = ("pair_differences", "arm_means")
 
@@ -117,6 +118,7 @@ SCALES = {
         margin=touvron2022.STEM_SD,
         metric="val_error_pct",  # the paper averages no weights
         more_seeds=touvron2022.STEM_SEEDS,
+        printed=touvron2022.STEM_ERRORS,
         notes="Recipe A2 as changed in section 2.2, 300 epochs; what the text leaves open is "
         "marked in search_spaces/recipes.py. Which five seeds a printed spread has is not stated: "
         "0 to 4. The listing of appendix C has SyncBatchNorm, so BatchNorm takes its statistics "
@@ -137,6 +139,7 @@ ITEMS: dict[str, Scale | Draws] = {
         "appendix A, Table 3",
         "lr and wd of S1 to S4 are tuned in the paper and not printed: those of ViT_C-4GF stand "
         "in.",
+        printed={"val": xiao2021.TABLE_3_ERRORS},
         figures=("optimizer_stability",),
         tables=("optimizer_gap", "optimizer_gap_interaction", "stability_cells"),
     ),
@@ -155,6 +158,7 @@ ITEMS: dict[str, Scale | Draws] = {
         "appendix A, Figure 7, right",
         "lr and wd of (bn) and (ln) are the best of 50 epochs in the paper and not printed: those "
         "of ViT_P-4GF and ViT_C-4GF stand in.",
+        printed={"val": xiao2021.FIGURE_7_ERRORS},
         pairs=tuple((changed, plain) for plain, changed in xiao2021.FIGURE_7.values()),
     ),
     "xiao_figure8": Draws(
@@ -203,7 +207,8 @@ def repeats(values: Scale, num: int | None) -> dict[str, Any]:
         "margin": values.margin,
         "pairs": values.pairs,
         "figures": values.figures,
-        "tables": values.tables,
+        "printed": values.printed,
+        "tables": (*values.tables, *(("published_arms",) if values.printed else ())),
         "design": "A full schedule for each stem. Arms share their seeds.",
         "notes": values.notes,
     }

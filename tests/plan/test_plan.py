@@ -67,6 +67,7 @@ GOLDEN_DEFAULTS = {
     "optimizer": "adamw",
     "lr": 1e-3,
     "wd": 0.05,
+    "decay_gains": False,
     "decay_tokens": True,
     "beta1": 0.9,
     "beta2": 0.999,
@@ -90,6 +91,7 @@ GOLDEN_DEFAULTS = {
     "crop": "pad",
     "crop_scale_min": 0.08,
     "augment": "none",
+    "augment_ops": "",
     "randaugment_ops": 2,
     "randaugment_magnitude": 9.0,
     "randaugment_std": 0.5,
@@ -263,6 +265,7 @@ OTHER_VALUES: dict[str, dict[str, Any]] = {
     "optimizer": {"optimizer": "sgd"},
     "lr": {"lr": 2e-3},
     "wd": {"wd": 0.1},
+    "decay_gains": {"decay_gains": True},
     "decay_tokens": {"decay_tokens": False},
     "beta1": {"beta1": 0.8},
     "beta2": {"beta2": 0.99},
@@ -285,6 +288,7 @@ OTHER_VALUES: dict[str, dict[str, Any]] = {
     "crop": {"crop": "rrc"},
     "crop_scale_min": {"crop": "rrc", "crop_scale_min": 0.25},
     "augment": {**CIFAR, "augment": "autoaugment"},
+    "augment_ops": {**CIFAR, "augment": "3augment", "augment_ops": "gray"},
     "randaugment_ops": {"randaugment_ops": 3},
     "randaugment_magnitude": {"randaugment_magnitude": 7.0},
     "randaugment_std": {"randaugment_std": 0.0},
@@ -433,6 +437,15 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"mlp_ratio": math.inf}, ["mlp_ratio > 0 and finite must hold", "mlp_ratio=inf"]),
     ({"patch_size": 3}, ["resolution % patch_size == 0 must hold", "resolution=8, patch_size=3"]),
     ({"patch_size": 0}, ["patch_size >= 1 must hold", "patch_size=0"]),
+    (
+        {**CIFAR, "augment_ops": "gray"},
+        ["augment_ops empty, or with the augment 3augment in (gray,"],
+    ),
+    # all three are the empty text, and each set has one spelling
+    *(
+        ({**CIFAR, "augment": "3augment", "augment_ops": ops}, ["must hold", f"'{ops}'"])
+        for ops in ("gray-solarize-blur", "blur-gray", "grey")
+    ),
     ({"crop_padding": 8}, ["crop_padding < resolution must hold", "crop_padding=8, resolution=8"]),
     ({"flip_prob": 1.1}, ["0 <= flip_prob <= 1 must hold", "flip_prob=1.1"]),
     ({"flip_prob": math.nan}, ["0 <= flip_prob <= 1 must hold", "flip_prob=nan"]),

@@ -5,6 +5,7 @@ state, and shortened demos through the real Ray.
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,12 @@ COUNTS = {
     ("duration", "demo"): 2 * 3 * 10,
     ("duration", "cifar"): 2 * 3 * 10,
     ("duration", "imagenet"): 3 * 4 + 2 + 2 * 2,
+    # thesis, Table 3.8 (of 13 rows one differs in its fine-tuning, and one is another error of the
+    # first), Table 6.4, 4 more of 6.2, 8 more of 6.3, 1 more of section 6.2.3; Xiao et al. 2021,
+    # section 5.4, and Table 5, whose row 6 is another error of its row 1, at two lengths each
+    ("recipe_ingredients", "demo"): 12 * 6,
+    ("recipe_ingredients", "cifar"): 12 * 6,
+    ("recipe_ingredients", "imagenet"): (13 - 2) + 14 + 4 + 8 + 1 + 2 + 5 * 2 * 2,
     # Touvron et al. 2022, Table 7: four stems with a spread of 5 runs, five at seed 0; without the
     # local transformer
     ("stems", "demo"): 7 * 8,
@@ -230,6 +237,42 @@ def test_durations_without_drop_path_are_cells_of_optimizer_stability(scale: str
     assert len(shared) == 3 * 5 and shared < kept
 
 
+def test_ingredients_share_the_trainings_of_the_texts_that_other_studies_have() -> None:
+    """At imagenet B12x1, ViT_P-1GF at 50 epochs, four rows of Table 5, three of DeiT III, and
+    ResNet-50 with A2; in Figure 10 their recipe at every length.
+    """
+    script_of = script("recipe_ingredients").study
+    shared = {"depth_vs_width": 1, "optimizer_stability": 5, "duration": 3}
+    shared["recipe_vs_architecture"] = 1
+    of = ids(plan("recipe_ingredients", "imagenet"))
+    assert {name: len(of & ids(plan(name, "imagenet"))) for name in shared} == shared
+    figure = script_of("imagenet", item="xiao_figure_10")
+    ours = ids(plan("training_length", "imagenet"))
+    assert (len(figure.trials), len(ids(figure) & ours)) == (2 * 2 * 2 * 4, 16)
+    demo = plan("recipe_ingredients", "demo")
+    base = [trial.config for trial in demo.trials if trial.arm.name == "row 1"]
+    assert [config.seed for config in base] == [2000, 2001, 2002, 2003, 2004, 2005]
+    at_1000 = {replace(config, seed=config.seed - 1000).id for config in base}
+    assert len(at_1000 & ids(plan("optimizer_stability", "demo"))) == 5
+    assert at_1000 <= ids(plan("duration", "demo")) and not ids(demo) & at_1000
+    with pytest.raises(
+        ValueError, match=r"^item must be all unless the scale is imagenet, but got"
+    ):
+        script_of("demo", item="xiao_decay")
+
+
+@pytest.mark.parametrize(
+    ("item", "rows"),
+    [("thesis_3_8", 11), ("thesis_6_2", 5), ("thesis_6_3", 12), ("thesis_6_4", 14),
+     ("thesis_src", 2), ("xiao_decay", 2), ("xiao_table_5", 20)],
+)  # fmt: skip
+def test_an_item_of_the_ingredients_is_a_study_of_its_own(item: str, rows: int) -> None:
+    study = script("recipe_ingredients").study("imagenet", item=item)
+    assert study.slug == f"recipe_ingredients_{item}-imagenet" and len(study.trials) == rows
+    assert ids(study) <= ids(plan("recipe_ingredients", "imagenet"))
+    check(study)
+
+
 @pytest.mark.parametrize(("scale", "seeds"), [("demo", 5), ("cifar", 5)])
 def test_the_plain_vit_of_vit_design_is_a_cell_of_optimizer_stability(
     scale: str, seeds: int
@@ -317,6 +360,23 @@ def test_the_linear_stem_of_b12_is_that_of_depth_vs_width() -> None:
     shared = ids(plan("stems", "imagenet")) & ids(plan("depth_vs_width", "imagenet"))
     arms = {t.arm.name for t in plan("stems", "imagenet").trials if t.config.id in shared}
     assert len(shared) == 5 and arms == {"linear B12"}
+
+
+def test_the_printed_errors_of_stems_are_those_of_the_texts() -> None:
+    """Accuracies of Touvron et al. 2022, Table 7; errors of Xiao et al. 2021."""
+    theirs = plan("stems", "imagenet").printed
+    accuracies = {
+        name: {arm: round(100 - e, 2) for arm, e in theirs[name].items()} for name in theirs
+    }
+    assert accuracies["val"] == {
+        **{"linear B12": 82.2, "linear B13": 82.35, "linear BN": 82.31, "linear GELU": 81.55},
+        **{"linear BN GELU": 82.38, "Graham BN": 82.57, "Graham LN": 82.5, "hMLP BN": 82.54},
+        "hMLP LN": 82.5,
+    }
+    assert (accuracies["v2"]["hMLP BN"], accuracies["v2"]["linear BN GELU"]) == (71.5, 70.7)
+    xiao = plan("stems", "imagenet", item="xiao_table3")
+    assert xiao.printed["val"].keys() == xiao.arms.keys()
+    assert xiao.printed["val"]["S4 SGD"] == 27.9
 
 
 def test_what_is_printed_of_stems_is_asked_at_imagenet_alone() -> None:

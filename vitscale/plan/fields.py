@@ -80,6 +80,9 @@ class Fields:
     flip_prob: Fraction = 0.0  # of a horizontal flip
     # policy of random operations; 3augment as in DeiT III (Touvron et al. 2022)
     augment: Literal["none", "autoaugment", "randaugment", "trivialaugment", "3augment"] = "none"
+    # 3augment: the operations of which each image gets one, "gray", "solarize" or "gray-blur"; "":
+    # all three
+    augment_ops: str = ""
     randaugment_ops: Annotated[Count, Max(1_000)] = 2  # randaugment: operations per image
     randaugment_magnitude: NotNegative = 9.0  # randaugment: strength of an operation, up to 10
     # randaugment: standard deviation of the strength, which each operation draws for itself
@@ -160,9 +163,9 @@ class Fields:
     lr: Positive = 1e-3  # peak, after warm-up, quoted at a batch of `lr_batch`
     # batch at which `lr` is quoted: training uses lr * batch_size / lr_batch; 0: lr itself
     lr_batch: Annotated[Natural, Max(2**24)] = 0
-    # weight decay; adamw, lamb, lion: decoupled; sgd, adam: L2 in the gradient; never on norm gains
-    # and biases
+    # weight decay; adamw, lamb, lion: decoupled; sgd, adam: L2 in the gradient
     wd: NotNegative = 0.05
+    decay_gains: bool = False  # weight decay on norm gains and biases too; never on LayerScale
     decay_tokens: bool = True  # weight decay on the class token and the position embedding too
     # adamw, adam, lamb: decay of the average of gradients; lion: weight of that average in its step
     beta1: BelowOne = 0.9

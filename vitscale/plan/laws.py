@@ -11,6 +11,8 @@ from vitscale.plan.fields import DEFAULTS, Fields, field_types, ints
 
 Law = tuple[str, bool, str]  # (condition, whether it holds, the fields concerned)
 MODELS = ("vit", *REGNETY)  # and "timm:NAME"
+# of 3augment; all three are the empty text
+AUGMENT_OPS = ("gray", "solarize", "blur", "gray-solarize", "gray-blur", "solarize-blur")
 MAX_MLP_RATIO = 1_000.0
 MAX_CONVOLUTIONS, MAX_CHANNELS = 32, 2**17  # of a conv stem
 # Fields of which no law asks together with another field.
@@ -111,6 +113,11 @@ def _data_laws(c: Fields) -> list[Law]:
             "channels == 3 for a policy or color jitter",
             c.channels == 3 or (c.augment == "none" and not c.color_jitter),
             "channels augment color_jitter",
+        ),
+        (
+            f"augment_ops empty, or with the augment 3augment in ({', '.join(AUGMENT_OPS)}),",
+            not c.augment_ops or (c.augment == "3augment" and c.augment_ops in AUGMENT_OPS),
+            "augment augment_ops",
         ),
         ("randaugment_magnitude <= 10", c.randaugment_magnitude <= 10, "randaugment_magnitude"),
         (

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from vitscale.plan import comparisons
-from vitscale.plan.comparisons import Compared, factorial
+from vitscale.plan.comparisons import Compared, factorial, screening
 from vitscale.plan.spelling import shown
 from vitscale.plan.trial import (
     DROP_PATH_BY,
@@ -72,6 +72,10 @@ def _cells_of_recipes(plan: Plan) -> None:
 
 def _factorial(plan: Plan) -> None:
     factorial(plan)
+
+
+def _screening(plan: Plan) -> None:
+    screening(plan)
 
 
 def _axis(plan: Plan) -> None:
@@ -218,6 +222,16 @@ QUESTIONS = (
         figures=("factorial_grid",),
         drawn="displays.grid",
         laws=(_factorial,),
+    ),
+    Question(
+        kinds=OF_ARMS,
+        module="comparisons",
+        tables={
+            "main_effects": Compared(
+                comparisons.main_effects, "reported", {"main effect": "main effect of a factor"}
+            )
+        },
+        laws=(_screening,),
     ),
     Question(
         kinds=OF_ARMS,

@@ -100,11 +100,12 @@ def _panel(ax: Axes, curves: Sequence[pd.Series], results: Results, name: str) -
         handles.append(lines.handle(label, look))
     if not table["n"].any():
         layout.placeholder(ax, "no run finished")
+    margin = max(3, len(curves) / 2 + 1) * step  # lines stand beside each other
     if is_log:
         powers = np.arange(np.floor(np.log2(ratios[-1])) + 1)
-        lines.doublings(ax, values[0] * 2**powers if many else values, "", 3 * step)
-        ax.set_xlim(right=np.log2(values[-1]) + 3 * step)
+        lines.doublings(ax, values[0] * 2**powers if many else values, "", margin)
+        ax.set_xlim(right=np.log2(values[-1]) + margin)
     else:
-        lines.ticks(ax, values, lambda x: f"{x:g}", 3 * step)
+        lines.ticks(ax, values, lambda x: f"{x:g}", margin)
     layout.legend_below(ax, handles)
     return rows
