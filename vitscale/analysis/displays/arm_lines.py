@@ -22,7 +22,7 @@ from vitscale.plan import comparisons
 from vitscale.plan.study import Study
 from vitscale.plan.trial import conditions
 
-MANY = 8  # values of an axis: more over a wide range have a logarithmic axis
+MANY = 8  # values of an axis: more over a wide range have ticks at doublings alone
 
 
 @matplotlib.rc_context(layout.STYLE)
@@ -73,7 +73,6 @@ def _panel(ax: Axes, curves: Sequence[pd.Series], results: Results, name: str) -
     many = len(values) > MANY and ratios[-1] > MANY
     is_log = many or (len(values) > 1 and np.allclose(ratios, 2 ** np.round(np.log2(ratios))))
     step = 0.02 * float(np.ptp(np.log2(values) if is_log else values) or 1)
-    apart = 0 if many else step  # many values seldom hide each other
     rows, handles = 0, []
     for index, curve in enumerate(curves):
         x, look = np.log2(curve) if is_log else curve, lines.look(index)
@@ -81,7 +80,7 @@ def _panel(ax: Axes, curves: Sequence[pd.Series], results: Results, name: str) -
         runs = [of_arms[arm].runs for arm in curve.index]
         several = [of if len(of) > 1 else of[:0] for of in runs]
         lines.Line(
-            x=x.to_numpy() + lines.aside(index, len(curves), apart),
+            x=x.to_numpy() + lines.aside(index, len(curves), 0 if many else step),
             y=y,
             low=low,
             high=high,
@@ -103,8 +102,9 @@ def _panel(ax: Axes, curves: Sequence[pd.Series], results: Results, name: str) -
         layout.placeholder(ax, "no run finished")
     margin = max(3, len(curves) / 2 + 1) * step  # lines stand beside each other
     if is_log:
-        powers = np.arange(np.floor(np.log2(ratios[-1]) + 0.6) + 1)
+        powers = np.arange(np.floor(np.log2(ratios[-1])) + 1)
         lines.doublings(ax, values[0] * 2**powers if many else values, "", margin)
+        ax.set_xlim(right=np.log2(values[-1]) + margin)
     else:
         lines.ticks(ax, values, lambda x: f"{x:g}", margin)
     layout.legend_below(ax, handles)
