@@ -407,6 +407,23 @@ VIT = Recipe(
     ),
 )  # fmt: skip
 
+# Of Figures 8 and 9 and Table 8: pre-training on JFT-300M, which is not public. It is not in
+# RECIPES, which are of ImageNet-1k.
+_T3_JFT = f"{_T3}, JFT-300M, ViT-B"
+VIT_JFT = VIT.but(
+    "vit-jft",
+    {
+        **stated(_T3_JFT, lr=8e-4, wd=0.1, decay="linear", dropout=0.0),
+        **stated(f"{_T3}: clipping is named for ImageNet alone", clip_norm=0.0),
+        **unstated(
+            "ImageNet-1k stands in for JFT-300M; 7 epochs of that would be 1,660 of this, and a "
+            "tenth of the steps is a warm-up in place of its 10,000 of 518,000",
+            epochs=90, warmup_epochs=9.0, warmup_steps=0,
+        ),
+    },
+    ("B",),
+)  # fmt: skip
+
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
     for recipe in (

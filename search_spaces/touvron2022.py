@@ -8,13 +8,14 @@ sequential B36x1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import product
 from typing import Any, NamedTuple
 
 from search_spaces.recipes import A2, DEPTH_BASELINE
 from search_spaces.vit import SHAPES
 from vitscale.catalog.shapes import shape_name
+from vitscale.catalog.tables import printed_errors
 
 # for all models in the thesis, section 6.2.1, and in the authors' code; this text has no value
 LAYERSCALE = 1e-4
@@ -160,3 +161,38 @@ SHAPE_PAIRS += tuple(
 SHAPE_SIZES: dict[str, dict[str, object]] = {
     size: {**A2[size].fields, **SHAPES[size], "more_evals": "v2"} for size in ("Ti", "S", "B", "L")
 }
+
+# Table 7, left: stems of a ViT-B of 12 blocks, and 13 blocks, which cost what convolutions do. The
+# local transformer is not defined in the text.
+STEMS: dict[str, dict[str, object]] = {
+    "linear B12": {},
+    "linear B13": {"depth": 13},
+    "linear BN": {"stem": "patchify_bn"},
+    "linear GELU": {"stem": "patchify_gelu"},
+    "linear BN GELU": {"stem": "patchify_bn_gelu"},
+    "Graham BN": {"stem": "graham"},
+    "Graham LN": {"stem": "graham", "stem_norm": "ln"},
+    "hMLP BN": {"stem": "hmlp"},
+    "hMLP LN": {"stem": "hmlp", "stem_norm": "ln"},
+}
+STEM_SEEDS = dict.fromkeys(("linear B12", "linear B13", "hMLP BN", "hMLP LN"), 5)  # others: 1
+
+
+def _stem(row: Mapping[str, str]) -> str:
+    """The arm of a row of Table 7; "" for the local transformer."""
+    match row["stem"]:
+        case "linear":
+            after = [row[name] for name in ("norm", "activation") if row[name]]
+            return " ".join(["linear", *(after or [row["model"].removeprefix("ViT-")])])
+        case "conv":
+            return f"Graham {row['norm']}"
+        case "hMLP":
+            return f"hMLP {row['norm']}"
+        case _:
+            return ""
+
+
+STEM_ERRORS = printed_errors(
+    "touvron2022_table7", _stem, {name: f"{name}_top1_pct" for name in ("val", "v2")}
+)
+STEM_SD = 0.12  # points on val: the largest standard deviation of Table 7

@@ -2,6 +2,9 @@
 intervals, recipe.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from optuna.distributions import FloatDistribution
 
 from search_spaces.recipes import XIAO2021
@@ -83,9 +86,32 @@ MODELS |= {
 # to 2048 images (its caption, and appendix D): a GPU takes BatchNorm's statistics over its own
 # images, and draws its own mixup.
 BATCHES = {row["model"]: int(row["batch_size"]) for row in table_rows("xiao2021_table2")}
-for _name, _fields in MODELS.items():
-    _images = BATCHES[_name] // DEVICES
-    MODELS[_name] = {**_fields, "norm_batch": _images, "mix_groups": 2048 // _images}
+
+# The other CNNs of Table 2 at peak performance, at the sizes of the authors' configuration files
+# (EfficientNets: those of their baselines). RegNetZ is not among them: the paper leaves its models
+# to a reference. Section 6 scales lr with the batch (appendix E), which is smaller for
+# EfficientNet-B4 and B5; the others took more GPUs.
+PEAK_MODELS: dict[str, dict[str, object]] = {
+    "RegNetY-32GF": {"model": "regnety-32gf", "resolution": 268, "eval_crop_ratio": 268 / 304},
+    **{f"ResNet-{depth}": {"model": f"timm:resnet{depth}", "resolution": 224}
+       for depth in (50, 101, 152, 200)},
+    "EffNet-B2": {"model": "timm:efficientnet_b2", "resolution": 260, "eval_crop_ratio": 260 / 298},
+    "EffNet-B4": {"model": "timm:efficientnet_b4", "resolution": 380, "batch_size": 512,
+                  "eval_crop_ratio": 380 / 434},
+    "EffNet-B5": {"model": "timm:efficientnet_b5", "resolution": 456, "batch_size": 256,
+                  "eval_crop_ratio": 456 / 522},
+}  # fmt: skip
+
+
+def on_gpus(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a model with BatchNorm's images and the groups of mixup of its GPUs."""
+    images = BATCHES[name] // DEVICES
+    groups = fields.get("batch_size", 2048) // images
+    return {**fields, "norm_batch": images, "mix_groups": groups}
+
+
+MODELS = {name: on_gpus(name, fields) for name, fields in MODELS.items()}
+PEAK_MODELS = MODELS | {name: on_gpus(name, fields) for name, fields in PEAK_MODELS.items()}
 
 # Figures 4 and 5: the models of a panel.
 PANELS = {
@@ -115,6 +141,49 @@ OPTIMA = {
     ("ViT_C-4GF", "sgd"): (1.3, 2.2e-5),
     ("ViT_C-18GF", "sgd"): (1.1, 2.7e-5),
 }
+
+
+# Appendix A and B: stems S1 to S4 (Table 3), BN and ReLU after the patchify stem, layer norm in the
+# convolutional one (Figure 7), and deeper models (Figure 8). The images on a GPU of a deeper one
+# are not printed: those of 18GF.
+TABLE_3 = ("ViT_P-4GF", "ViT_C-4GF", "S1", "S2", "S3", "S4")
+FIGURE_7 = {
+    "patchify": ("ViT_P-4GF", "ViT_P(bn)-4GF"),
+    "convolutions": ("ViT_C-4GF", "ViT_C(ln)-4GF"),
+}
+FIGURE_8 = {
+    "16GF": ("ViT_P-16GF", "ViT_C-16GF"),
+    "patchify": ("ViT_P-16GF", "ViT_P-4GF", "ViT_P-18GF"),
+    "convolutions": ("ViT_C-16GF", "ViT_C-4GF", "ViT_C-18GF"),
+}
+TABLE_3_ERRORS = {
+    f"{row['model'] or row['stem']} {label}": float(row[column])
+    for row in table_rows("xiao2021_table3")
+    for label, column in (("AdamW", "error_adamw_pct"), ("SGD", "error_sgd_pct"))
+}
+FIGURE_7_ERRORS = {  # after 100 epochs
+    "ViT_P-4GF": 23.2,
+    "ViT_P(bn)-4GF": 23.3,
+    "ViT_C-4GF": 20.9,
+    "ViT_C(ln)-4GF": 21.1,
+}
+_DEEPER = {name: MODELS["ViT_P-18GF"][name] for name in ("norm_batch", "mix_groups")}
+_APPENDIX: dict[str, tuple[str, dict[str, object]]] = {  # -> (like which model, but)
+    "ViT_P(bn)-4GF": ("ViT_P-4GF", {"stem": "patchify_bn_relu"}),
+    "ViT_C(ln)-4GF": ("ViT_C-4GF", {"stem_norm": "ln"}),
+    "ViT_P-16GF": ("ViT_P-4GF", {"depth": 48, **_DEEPER}),
+    "ViT_C-16GF": ("ViT_C-4GF", {"depth": 47, **_DEEPER}),
+    **{name: ("ViT_C-4GF", STEMS_4GF[name]) for name in ("S1", "S2", "S3", "S4")},
+}
+
+
+def at_optimum(model: str, optimizer: str) -> dict[str, object]:
+    """Fields of a model at its optimum of Table 4; those of the appendix, whose own are tuned and
+    not printed, at that of the 4GF model that they are changed from.
+    """
+    like, but = _APPENDIX.get(model, (model, {}))
+    lr, wd = OPTIMA[like, optimizer]
+    return {**MODELS[like], **but, "optimizer": optimizer, "lr": lr, "wd": wd}
 
 
 def interval(lr: tuple[float, float], wd: tuple[float, float]) -> dict[str, FloatDistribution]:

@@ -16,12 +16,18 @@ from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.weightstats import ttost_ind
 
 from vitscale.analysis import estimates, power
-from vitscale.analysis.comparisons import factorial_effects, factorial_means, pair_differences
+from vitscale.analysis.comparisons import (
+    factorial_effects,
+    factorial_means,
+    main_effects,
+    pair_differences,
+)
 from vitscale.analysis.displays import forest, grid
 from vitscale.analysis.kinds import check, kind_of
 from vitscale.analysis.report.report import headline
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats.correction import holm
+from vitscale.plan.comparisons import main_effects as comparisons_of
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.kinds import check_use
 from vitscale.plan.questions import COMPARED
@@ -206,6 +212,80 @@ def test_an_incomplete_factorial_is_refused(without: str) -> None:
     arms = {name: factors for name, factors in CROSSED.items() if name != without}
     with pytest.raises(ValueError, match=r"every combination .*but got \(11 arms, of 12 comb"):
         study_of(arms, num=2, **MADE)
+
+
+# ---- screening designs
+
+
+def screened(num_factors: int, num: int, **fields: Any) -> Study:
+    """Columns of 12 runs after Paley 1933: squares of the field of 11 elements, and their rest."""
+    squares = {i * i % 11 for i in range(1, 11)}
+    rows = [[1 if (j - i) % 11 in {0, *squares} else -1 for j in range(11)] for i in range(11)]
+    rows = [[-1] * 11, *rows]
+    assert np.array_equal(np.transpose(rows) @ np.array(rows), 12 * np.eye(11))
+    arms = {
+        f"run {i}": {
+            f"{'empty ' if j >= num_factors else 'x'}{j}": level for j, level in enumerate(row)
+        }
+        for i, row in enumerate(rows)
+    }
+    return study_of(arms, num=num, tables=("main_effects",), **fields)
+
+
+def test_main_effects_of_a_screening_design_are_those_of_a_regression() -> None:
+    study = screened(8, num=3, figures=("comparison_forest",))
+    rng = np.random.default_rng(5)
+    results = results_of(study, lambda arm, _: 20 + 2 * arm.factors["x3"] + rng.normal(0, 0.5))
+    table = main_effects(results)
+    x = np.array([list(study.arms[arm].factors.values()) for arm in results.trials["arm"]])
+    fit = OLS(results.trials["value"].to_numpy(), np.column_stack([np.ones(len(x)), x])).fit()
+    assert table["difference"].to_numpy() == pytest.approx(2 * fit.params[1:])
+    assert table["kind"].tolist() == ["main effect"] * 8 + ["empty column"] * 3
+    for kind, of in table.groupby("kind"):
+        corrected = holm(of["difference_p"].tolist())
+        assert of["difference_p_holm"].tolist() == pytest.approx(corrected), kind
+    assert table.loc[table["difference_p_holm"] < 0.05, "effect"].tolist() == ["x3: 1 − -1"]
+    said = headline(results)
+    assert sum("of 8 comparisons" in line for line in said) == 1
+    assert sum("of 3 comparisons" in line for line in said) == 1
+    labels = forest.comparison_forest(results).axes[0].get_yticklabels()
+    assert [text.get_text() for text in labels] == table["effect"].tolist()
+    (power_of_main,) = power.sentences(study)
+    assert power_of_main.startswith("main effect of a factor (3 seeds per cell, 8 comparisons")
+
+
+@pytest.mark.parametrize(
+    ("arms", "message"),
+    [
+        ([(0, 0), (0, 1), (1, 0), (1, 2)], "4 arms, b={0: 2, 1: 1, 2: 1}"),
+        ([(0, 0), (0, 1), (0, 0), (1, 1)], "4 arms, a={0: 3, 1: 1}"),
+        ([(0, 0), (0, 0), (1, 1), (1, 1)], "a, b={(0, 0): 2, (1, 1): 2}"),
+        ([(0, 0), (0, 0)], "2 arms, no factor={}"),
+    ],
+)
+def test_a_screening_design_is_balanced_and_orthogonal(
+    arms: list[tuple[int, int]], message: str
+) -> None:
+    with pytest.raises(ValueError) as error:
+        study_of(
+            {str(i): {"a": a, "b": b} for i, (a, b) in enumerate(arms)}, tables=("main_effects",)
+        )
+    assert "of a screening design must" in str(error.value) and message in str(error.value)
+
+
+@pytest.mark.parametrize("sds", [1.0, 3.0])
+def test_a_screening_without_effects_shows_one_as_rarely_as_it_may(sds: float) -> None:
+    """The share of studies of 12 arms and 6 seeds that show any of 8 main effects; sds from 1 to
+    `sds` over the arms.
+    """
+    weights = np.array([list(one.weights.values()) for one in comparisons_of(screened(8, num=2))])
+    rng, sims, claims = np.random.default_rng(6), 300, 0
+    for _ in range(sims):
+        runs = rng.normal(0, 1, (12, 6)) * np.linspace(1, sds, 12)[:, None]
+        p = [estimates.contrast(list(runs), list(of)).p for of in weights[:8]]
+        claims += min(holm(p)) < 0.05
+    assert claims / sims <= 0.05 + 3 * (0.05 * 0.95 / sims) ** 0.5
+    assert claims / sims > 0.01
 
 
 # ---- what follows from the list

@@ -153,6 +153,35 @@ def test_lines_of_arms_have_means_runs_intervals_and_printed_errors() -> None:
     assert (low, high) == pytest.approx((11 - HALF, 11 + HALF), abs=1e-5)
 
 
+def test_many_values_over_a_wide_range_have_an_axis_of_doublings_and_stay_where_they_are() -> None:
+    """Xiao et al. 2021, Figure 6: 19 models at 2.6 to 41.7 minutes an epoch, a panel per length."""
+    study = replace(plan("peak_performance", "imagenet"), published=True)
+    rows = [
+        {
+            "arm": trial.arm.name,
+            "point": trial.point,
+            "trial_id": trial.config.id,
+            "status": "finished",
+            "value": 20.0,
+            "lr": trial.config.lr,
+            "val_ema_error_pct": 20.0,
+        }
+        for trial in study.trials
+    ]
+    figure = arm_lines(Results(study, pd.DataFrame(rows).astype({"point": "Int64"})))
+    assert [ax.get_title() for ax in figure.axes] == ["100 epochs", "200 epochs", "400 epochs"]
+    for ax, vit_p in zip(figure.axes, ([33.2, 19.9], [29.7, 18.8], [27.7, 18.2]), strict=True):
+        told = [ax.xaxis.get_major_formatter()(at) for at in ax.get_xticks()]
+        assert told == ["2.6", "5.2", "10.4", "20.8", "41.6"]
+        left, right = ax.get_xlim()
+        assert left < np.log2(2.6) and np.log2(41.7) < right
+        theirs = grey(ax)
+        assert len(theirs) == 5 and theirs[0].get_ydata()[[0, -1]].tolist() == vit_p
+        assert theirs[0].get_xdata().tolist() == pytest.approx(np.log2([2.6, 3.8, 11.5, 18.8]))
+        ours = [line.get_xdata().tolist() for line in ax.lines if line.get_color() != GREY]
+        assert theirs[0].get_xdata().tolist() in ours
+
+
 def test_lines_are_of_the_factors_that_vary_and_panels_of_the_study() -> None:
     trials = tuple(
         Trial(
@@ -269,3 +298,40 @@ def test_studies_have_the_errors_of_their_tables() -> None:
     }
     assert duration.printed["val"]["ViT-B, 800 epochs"] == 16.3  # 83.7
     assert duration.printed["v2"]["ViT-H, 400 epochs"] == 24.7  # 75.3
+
+
+@pytest.mark.parametrize(
+    ("item", "accuracies"),  # of an arm on a set, as the text prints them
+    [
+        ("thesis_3_8", {"val": {"DeiT-B": 81.8, "DeiT-B SGD": 74.5, "DeiT-B no CutMix": 80.0,
+                                "DeiT-B no mixup, no CutMix": 75.8, "DeiT-B no erasing": 4.3,
+                                "DeiT-B no drop path": 3.4, "DeiT-B dropout": 81.3}}),
+        ("thesis_6_2", {"val": {"ViT-B jitter": 81.4, "ViT-B 3A without jitter": 83.1},
+                        "real": {"ViT-B jitter, gray, blur": 87.6},
+                        "v2": {"ViT-B jitter, gray": 69.7, "ViT-B 3A without jitter": 72.0}}),
+        ("thesis_6_3", {"val": {"ViT-B AA": 82.8, "ViT-L TA": 83.6},
+                        "real": {"ResNet-50 3A": 85.5, "ViT-B BCE LS RA 400": 87.4},
+                        "v2": {"ViT-L BCE LS 3A 400": 74.3}}),
+        ("thesis_6_4", {"val": {"ViT-S BCE LS 3A 400": 80.4, "ViT-L BCE RA 300": 83.0},
+                        "v2": {"ViT-B CE RA 300": 68.5, "ViT-B BCE LS RA 300": 71.4}}),
+        ("xiao_table_5", {"val": {"ViT_P-4GF ours 100 epochs": 100 - 23.2,
+                                  "ViT_P-4GF RandAugment 400 epochs": 100 - 20.3,
+                                  "ViT_P-18GF DeiT's 400 epochs": 100 - 18.6,
+                                  "ViT_P-18GF DeiT's, no drop path 100 epochs": 100 - 25.1}}),
+    ],
+)  # fmt: skip
+def test_items_of_the_ingredients_have_the_errors_of_their_tables(
+    item: str, accuracies: dict[str, dict[str, float]]
+) -> None:
+    study = plan("recipe_ingredients", "imagenet", item=item)
+    assert {name: set(of) for name, of in study.printed.items()} == {
+        name: set(study.arms) for name in accuracies
+    }
+    for name, of in accuracies.items():
+        for arm, accuracy in of.items():
+            assert study.printed[name][arm] == pytest.approx(100 - accuracy), (name, arm)
+    # all tables are by the weights themselves, which Table 5 of Xiao et al. has in its row 6
+    every = plan("recipe_ingredients", "imagenet").printed
+    own = {arm: study.printed["val"][arm] for arm in study.arms if " ours " not in arm}
+    assert set(every) == {"val"} and own.items() <= every["val"].items()
+    assert every["val"]["ViT_P-18GF ours 400 epochs"] == 20.0

@@ -86,6 +86,25 @@ def said(figure: Figure) -> str:
     return " ".join(figure._supxlabel.get_text().split())  # type: ignore[attr-defined]
 
 
+def test_activations_predict_minutes_per_epoch_and_multiply_adds_less() -> None:
+    """Xiao et al. 2021, Figure 9, has more models than Table 2: its r lie in our intervals."""
+    found = published.runtime_correlations().set_index("cost")
+    table = published.read("xiao2021_table2")
+    for name, row in found.iterrows():
+        r = scipy.stats.pearsonr(table["epoch_time_min"], table[name]).statistic
+        assert row["r"] == pytest.approx(r)
+        assert row["r_low"] < row["printed"] < row["r_high"]
+    assert found["r"].round(2).tolist() == [0.64, 0.65, 0.93]
+    assert (found["acts_minus_r_low"].dropna() > 0).all() and found["acts_minus_r"].count() == 2
+
+
+def test_printed_activations_are_those_of_the_table_of_costs() -> None:
+    costs = pd.read_csv(published.table_path("complexity"), dtype=str)
+    costs = costs[costs["source"] == "Xiao et al. 2021, Table 2"].set_index("name")["acts_m"]
+    ours = published.read("xiao2021_table2").set_index("model")["acts_m"]
+    assert len(costs) == 20 and ours[costs.index].tolist() == costs.astype(float).tolist()
+
+
 OVERLAYS = {
     "training_length": "training_length",
     "optimizer_stability": "optimizer_stability",

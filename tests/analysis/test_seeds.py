@@ -147,6 +147,22 @@ def test_correlations_are_those_of_scipy():
     )
 
 
+def test_a_difference_of_correlations_is_that_of_scipys_bootstrap():
+    rng = np.random.default_rng(1)
+    x, noise, other = rng.standard_normal((3, 40))
+    near, far = x + 0.5 * noise, x + 3 * other
+
+    def difference(x, a, b, axis=-1):
+        return scipy.stats.pearsonr(x, a, axis=axis)[0] - scipy.stats.pearsonr(x, b, axis=axis)[0]
+
+    found = correlation.pearson_difference(x, (near, far))
+    interval = scipy.stats.bootstrap(
+        (x, near, far), difference, paired=True, vectorized=True, method="percentile", rng=2
+    ).confidence_interval
+    assert found[0] == pytest.approx(difference(x, near, far))
+    assert found[1:] == pytest.approx(tuple(interval), abs=0.02)
+
+
 @pytest.mark.parametrize("rho", [0.0, 0.7])
 def test_intervals_of_correlations_cover(rho):
     rng = np.random.default_rng(0)

@@ -21,6 +21,7 @@ from search_spaces import demo, touvron2022
 from search_spaces.touvron2022 import Shape, split
 from vitscale.analysis import power
 from vitscale.analysis import shapes as shape_words
+from vitscale.analysis.arm_means import arm_means
 from vitscale.analysis.published.tables import read
 from vitscale.analysis.questions import shapes
 from vitscale.analysis.report import text
@@ -659,14 +660,43 @@ def test_only_where_minival_chooses_an_lr_is_a_choice_told() -> None:
         plan("cifar", num=1)
     )
     assert not any(map(shape_words.chooses_lr, (plan("imagenet"), one_lr)))
+    without_size = tuple(
+        dataclasses.replace(t, arm=Arm(t.arm.name, {"model": t.arm.name})) for t in study.trials
+    )
     with pytest.raises(ValueError, match="must name size"):
-        dataclasses.replace(
-            study,
-            trials=tuple(
-                dataclasses.replace(t, arm=Arm(t.arm.name, {"model": t.arm.name}))
-                for t in study.trials
-            ),
-        )
+        dataclasses.replace(study, trials=without_size, tables=("shape_cells",), figures=())
+
+
+def test_arms_without_a_size_choose_an_lr_and_are_called_arms() -> None:
+    """The numbers are those of the same runs as shapes."""
+    shaped, outcomes = swept()
+    study = dataclasses.replace(
+        shaped,
+        trials=tuple(
+            dataclasses.replace(t, arm=Arm(t.arm.name, {"model": t.arm.name}))
+            for t in shaped.trials
+        ),
+        tables=("pair_differences", "arm_means"),
+        figures=(),
+    )
+    results, before = Results(study, outcomes), Results(shaped, outcomes)
+    assert shape_words.summary(results) == shape_words.summary(before)
+    counts = shape_words.counts(results).rename(columns={"arm": "shape"})
+    pd.testing.assert_frame_equal(counts, shape_words.counts(before))
+    said = [shape_words.design_text(study), *shape_words.caveats(results)]
+    assert "shape" not in " ".join([*said, *shape_words.design(study)])
+    assert f"{len(study.arms)} arms, each at" in said[0]
+
+
+def test_means_of_arms_are_those_at_the_lr_that_minival_chose() -> None:
+    shaped, outcomes = swept()
+    results = Results(shaped, outcomes)
+    means = arm_means(results).set_index("arm")
+    cells = shapes.shape_cells(results).set_index("shape")
+    for of, to in (("mean", "val_mean"), ("mean_low", "val_mean_low"), ("lr", "lr"), ("n", "n")):
+        np.testing.assert_array_equal(means[of], cells[to].loc[means.index])
+    runs = [t for t in shaped.trials if t.arm.name == means.index[0]]
+    assert means["n"].iloc[0] < len(runs)
 
 
 # ---- a shortened demo

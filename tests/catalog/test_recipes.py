@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from search_spaces import recipes, xiao2021
+from search_spaces import ingredients, recipes, xiao2021
 from search_spaces.recipes import RECIPES, Recipe, Value
 from search_spaces.vit import SHAPES
 from vitscale import catalog
@@ -483,3 +483,94 @@ def test_loss_of_a_recipe_on_mixed_targets(name: str, binary: bool) -> None:
     bce = -(targets * p.log() + (1 - targets) * (1 - p).log()).mean()
     ce = -(targets * F.log_softmax(logits, 1)).sum(1).mean()
     torch.testing.assert_close(loss, bce if binary else ce)
+
+
+# ---- ingredients: rows of ticks, typed a second time
+
+TICKS = ("RandAugment", "AutoAugment", "mixup", "CutMix", "erasing", "drop path", "repeats",
+         "dropout")  # fmt: skip
+TABLE_3_8 = {  # optimizer and ticks of each row, top to bottom
+    "DeiT-B": ("adamw", "10111110"),
+    "DeiT-B SGD": ("sgd", "10111110"),
+    "DeiT-B no RandAugment": ("adamw", "00111110"),
+    "DeiT-B AutoAugment": ("adamw", "01111110"),
+    "DeiT-B no mixup": ("adamw", "10011110"),
+    "DeiT-B no CutMix": ("adamw", "10101110"),
+    "DeiT-B no mixup, no CutMix": ("adamw", "10001110"),
+    "DeiT-B no erasing": ("adamw", "10110110"),
+    "DeiT-B no drop path": ("adamw", "10111010"),
+    "DeiT-B no repeats": ("adamw", "10111100"),
+    "DeiT-B dropout": ("adamw", "10111111"),
+}
+TABLE_5 = ("01110000", "10111110", "10111010", "10111000", "10110000")  # rows 1 to 5
+
+
+def ticks(config: TrainConfig) -> str:
+    has = (
+        config.augment == "randaugment",
+        config.augment == "autoaugment",
+        config.mixup_alpha == 0.8,
+        config.cutmix_alpha == 1.0,
+        config.erasing_prob == 0.25,
+        config.drop_path == 0.1 and config.drop_path_rule == "linear",
+        config.repeats == 3,
+        config.dropout > 0,
+    )
+    assert len(has) == len(TICKS)
+    return "".join(str(int(one)) for one in has)
+
+
+def test_rows_of_table_3_8_have_the_ticks_of_the_thesis() -> None:
+    arms = {name: TrainConfig(**ingredients.ARMS[name]) for name in ingredients.TABLE_3_8}
+    assert {name: (c.optimizer, ticks(c)) for name, c in arms.items()} == TABLE_3_8
+    # whatever has no tick is that of Table 3.9, and averaged weights are errors of all rows
+    assert {(c.epochs, c.peak_lr, c.wd, c.ema_decay) for c in arms.values()} == {
+        (300, 1e-3, 0.05, 0.99996)
+    }
+
+
+@pytest.mark.parametrize("model", ["ViT_P-4GF", "ViT_P-18GF"])
+def test_rows_of_table_5_have_the_ticks_of_xiao2021(model: str) -> None:
+    rows = [TrainConfig(**ingredients.table_5(model, row, 100)) for row in ingredients.TABLE_5]
+    assert tuple(map(ticks, rows)) == TABLE_5
+    assert [bool(c.ema_alpha) for c in rows] == [True, False, False, False, False]
+    raised = {"ViT_P-4GF": 0.2, "ViT_P-18GF": 0.5}[model]
+    assert [c.wd for c in rows] == [xiao2021.OPTIMA[model, "adamw"][1], *4 * [raised]]
+    assert {c.label_smoothing for c in rows} == {0.1}
+
+
+# thesis, Table 6.4: model, loss, LayerScale, policy, epochs
+TABLE_6_4 = [
+    *((m, *row) for m in "SB" for row in (
+        ("ce", False, "randaugment", 300), ("bce", False, "randaugment", 300),
+        ("bce", True, "randaugment", 300), ("bce", True, "randaugment", 400),
+        ("bce", True, "3augment", 400))),
+    ("L", "bce", False, "randaugment", 300), ("L", "bce", False, "randaugment", 400),
+    ("L", "bce", True, "randaugment", 400), ("L", "bce", True, "3augment", 400),
+]  # fmt: skip
+
+
+def test_rows_of_tables_6_2_to_6_4_are_those_of_the_thesis() -> None:
+    items, arms = ingredients.ITEMS, ingredients.ARMS
+    of = {item: [TrainConfig(**arms[arm]) for arm in items[item].arms] for item in items}
+    sizes = {int(str(SHAPES[size]["width"])): size for size in "SBL"}
+    assert [
+        (sizes[c.width], c.loss, c.layerscale > 0, c.augment, c.epochs) for c in of["thesis_6_4"]
+    ] == TABLE_6_4
+    assert [(c.color_jitter, c.augment, c.augment_ops) for c in of["thesis_6_2"]] == [
+        (0.3, "none", ""),
+        (0.3, "3augment", "gray"),
+        (0.3, "3augment", "gray-blur"),
+        (0.3, "3augment", ""),
+        (0.0, "3augment", ""),
+    ]
+    policies = ["autoaugment", "randaugment", "trivialaugment", "3augment"]
+    assert [c.augment for c in of["thesis_6_3"]] == 3 * policies
+    assert [(c.model, c.width) for c in of["thesis_6_3"][::4]] == [
+        ("timm:resnet50", DEFAULTS["width"]),
+        ("vit", 768),
+        ("vit", 1024),
+    ]
+    for item in ("thesis_src", "xiao_decay"):
+        (base, changed), field = of[item], {"thesis_src": "crop", "xiao_decay": "decay_gains"}[item]
+        assert base.replace(**{field: getattr(changed, field)}) == changed != base

@@ -296,6 +296,14 @@ def test_the_72_stability_runs_of_the_paper_take_12_900_v100_hours(
     assert plan["makespan_h"] is None
 
 
+def test_printed_minutes_of_a_timm_model_are_those_of_its_measured_cost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arms = {"ResNet-50": [{**xiao2021.PEAK_MODELS["ResNet-50"], "epochs": 100}]}
+    plan = planned(capsys, made("peak", arms), tmp_path, "--epoch-minutes", "xiao2021")
+    assert plan["device_hours"] == pytest.approx(3.4 * 100 * 8 / 60)  # Table 2
+
+
 def test_given_throughputs_and_minutes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Samples / (images/s); minutes * epochs; the first rule that matches an arm counts."""
     study = plan_of()
@@ -547,6 +555,20 @@ def test_sources_that_are_not_installed_have_commands(
     with pytest.raises(SystemExit, match=r"^0$"):
         main()
     assert capsys.readouterr().out == "vitscale (not installed)\n"
+
+
+def test_complexity_says_what_predicts_minutes_per_epoch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["vitscale", "complexity", "--runtime"])
+    main()
+    told = capsys.readouterr().out
+    assert "acts_m    r = 0.93 [0.85, 0.97], Figure 9 prints 0.93\n" in told
+    monkeypatch.setattr(sys, "argv", ["vitscale", "complexity", "--runtime", "--json"])
+    main()
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["cost"] for row in rows] == ["params_m", "flops_g", "acts_m"]
+    assert rows[2]["acts_minus_r"] is None
 
 
 def test_status_and_help_load_nothing_heavy(store: Store) -> None:

@@ -44,6 +44,8 @@ SCRIPT = ROOT / "tests" / "studies" / "children.py"
 MADE = load_script(SCRIPT)
 CHILD, PARENT = MADE.CHILD, MADE.PARENT.replace(ema_decay=0.9)
 OF_PARENT = CHILD.replace(init_from=PARENT.id)
+RELATIVE = PARENT.replace(pos_embed="relative")
+GAINS: dict[str, Any] = {"init_from": "0" * 12, "layerscale": 0.1}
 OTHER_CLASSES: dict[str, Any] = {"dataset": "own", "num_images": 640, "num_classes": 5}
 
 
@@ -119,6 +121,31 @@ def test_a_frozen_batchnorm_keeps_its_statistics() -> None:
     assert any("running_mean" in name for name in before)
     model(torch.randn(8, 1, 8, 8) + 3)
     assert all(torch.equal(value, before[name]) for name, value in model.named_buffers())
+
+
+@pytest.mark.parametrize("branches", [1, 2])
+@pytest.mark.parametrize("gain", ["channel", "scalar"])
+def test_kept_gains_stay_by_the_bit_and_all_else_begins_anew(
+    tmp_path: Path, gain: str, branches: int
+) -> None:
+    first = PARENT.replace(layerscale=0.1, branch_gain=gain, branches=branches, wd=0.5)
+    list(train(first, tmp_path / "first", pins=(AT_END,)))
+    again = first.replace(init_from=first.id, init_parts="layerscale", frozen="layerscale")
+    rows = list(train(again, tmp_path / "again", parent=tmp_path / "first"))
+    theirs = kept(tmp_path / "first")["model"]
+    ours = torch.load(max((tmp_path / "again").glob("checkpoint-*")), weights_only=True)["model"]
+    torch.manual_seed(again.seed)
+    model = build_model(again)
+    inherit(model, again, theirs)
+    torch.manual_seed(again.seed)
+    fresh = build_model(first).state_dict()
+    names = {name for name in theirs if name.endswith(".gamma")}
+    assert len(names) == 2 * first.depth * branches
+    assert {theirs[name].numel() for name in names} == {first.width if gain == "channel" else 1}
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, (theirs if name in names else fresh)[name]), name
+        assert torch.equal(ours[name], theirs[name]) == (name in names), name
+    assert any((theirs[name] != 0.1).any() for name in names) and not rows[-1]["diverged"]
 
 
 def test_a_child_that_is_killed_at_any_step_is_the_same(parent: Path, tmp_path: Path) -> None:
@@ -234,9 +261,16 @@ def study(*children: TrainConfig, parents: tuple[TrainConfig, ...] = (PARENT,)) 
 @pytest.mark.parametrize(
     ("children", "parents", "law"),
     [
-        ((OF_PARENT,), (), "init_from must be the id of a parent of the study"),
+        ((OF_PARENT,), (), "init_from must be the id of a parent or a trial of the study"),
         ((CHILD,), (PARENT,), "a parent must be the init_from or the teacher"),
         ((OF_PARENT.replace(depth=2),), (PARENT,), "one model.*: depth=2 and 1"),
+        ((OF_PARENT.replace(class_blocks=1),), (PARENT,), "one model.*: class_blocks=1 and 0"),
+        # offsets in raster order have no other resolution; that of the child is twice the parent's
+        (
+            (OF_PARENT.replace(init_from=RELATIVE.id, pos_embed="relative"),),
+            (RELATIVE,),
+            "one model.*: resolution=8 and 4",
+        ),
         ((OF_PARENT.replace(**OTHER_CLASSES),), (PARENT,), "num_classes=5 and 10"),
         (
             (CHILD.replace(init_from=MADE.PARENT.id, init_weights="ema"),),
@@ -245,7 +279,7 @@ def study(*children: TrainConfig, parents: tuple[TrainConfig, ...] = (PARENT,)) 
         ),
         ((OF_PARENT,), (PARENT, PARENT), "each parent must be planned once"),
         ((OF_PARENT, PARENT), (PARENT,), "and be no trial of the study"),
-        ((STUDENT,), (), "teacher must be the id of a parent of the study"),
+        ((STUDENT,), (), "teacher must be the id of a parent or a trial of the study"),
         ((STUDENT.replace(teacher=PARENT.id),), (PARENT,), "same images.*resolution=8 and 4"),
     ],
 )
@@ -259,10 +293,13 @@ def test_impossible_parents_are_refused(
 @pytest.mark.parametrize(
     ("fields", "law"),
     [
-        ({"trainable": "attn"}, "trainable all without init_from"),
+        ({"trainable": "attn"}, "trainable all, init_parts all, frozen none without init_from"),
         ({"init_from": "no"}, "init_from an id of twelve hex digits"),
         ({"init_from": "0" * 12, "trunk": "1" * 12, "trunk_step": 3}, "no trunk with init_from"),
         ({"init_from": "0" * 12, "trainable": "ffn", "model": "regnety-1gf"}, "model == vit"),
+        ({"init_from": "0" * 12, "frozen": "layerscale"}, "layerscale > 0 and trainable == 'all'"),
+        ({**GAINS, "frozen": "layerscale", "trainable": "attn"}, "trainable == 'all' with the"),
+        ({**GAINS, "init_parts": "layerscale", "init_head": "zero"}, "init_head == 'keep' unless"),
         ({"teacher": "0" * 12}, "distill soft or hard with a teacher"),
         ({"distill": "soft"}, "distill == 'none' without a teacher"),
         ({"teacher": "0" * 12, "distill": "hard", "distill_tau": 2.0}, "unless distill is soft"),
@@ -347,6 +384,22 @@ def test_a_store_keeps_the_weights_from_which_planned_trials_start(tmp_path: Pat
     assert {orphan.trial_id for orphan in waste.orphans} == {parent.id, one.id}
     clean(store, waste)
     assert why_not(other, store) == f"its parent {parent.id} is missing"
+
+
+def test_a_trial_of_the_study_is_what_another_one_starts_from(tmp_path: Path) -> None:
+    """Its weights are kept, however large, and the other one waits for it."""
+    first = PARENT.replace(layerscale=0.1)
+    again = first.replace(init_from=first.id, init_parts="layerscale", frozen="layerscale")
+    store, made = Store.open(tmp_path), study(first, again, parents=())
+    assert next_wave([again, first]) == [first] and followers([first], [again, first]) == [again]
+    assert pins([again, first], store) == {first.id: {AT_END}}
+    put(store, made)
+    assert [run(store, made, config).status for config in (first, again)] == [Status.FINISHED] * 2
+    assert read_trials(made, store)  # no parent stands in its tables
+    longer = study(
+        first.replace(seed=1), first.replace(seed=1, init_from=first.id), parents=(first,)
+    )
+    assert len(longer.arms) == 2
 
 
 def test_a_student_is_trained_in_a_store_and_needs_its_teacher(tmp_path: Path) -> None:

@@ -119,8 +119,12 @@ FEW = {
     "depth_vs_width-imagenet",
     "duration-imagenet",
     "finetune-imagenet",
+    "layerscale_depth-imagenet",
     "optimizer_stability-imagenet",
+    "stems-imagenet",
+    "peak_performance-imagenet",
     "training_length-imagenet",
+    "vit_design-imagenet",
 }
 
 

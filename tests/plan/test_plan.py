@@ -67,6 +67,7 @@ GOLDEN_DEFAULTS = {
     "optimizer": "adamw",
     "lr": 1e-3,
     "wd": 0.05,
+    "decay_gains": False,
     "decay_tokens": True,
     "beta1": 0.9,
     "beta2": 0.999,
@@ -90,6 +91,7 @@ GOLDEN_DEFAULTS = {
     "crop": "pad",
     "crop_scale_min": 0.08,
     "augment": "none",
+    "augment_ops": "",
     "randaugment_ops": 2,
     "randaugment_magnitude": 9.0,
     "randaugment_std": 0.5,
@@ -106,8 +108,13 @@ GOLDEN_DEFAULTS = {
     "stem_kernels": "",
     "pool": "token",
     "pos_embed": "learned",
+    "pos_at": "stem",
     "embed_token": True,
+    "token_layer": 0,
+    "class_blocks": 0,
     "layerscale": 0.0,
+    "branch_gain": "channel",
+    "gain_init": "constant",
     "weight_init": "jax",
     "lr_batch": 0,
     "epsilon": 1e-8,
@@ -134,6 +141,8 @@ GOLDEN_DEFAULTS = {
     "init_weights": "raw",
     "init_head": "keep",
     "trainable": "all",
+    "init_parts": "all",
+    "frozen": "none",
     "teacher": "",
     "distill": "none",
     "distill_tau": 3.0,
@@ -256,6 +265,7 @@ OTHER_VALUES: dict[str, dict[str, Any]] = {
     "optimizer": {"optimizer": "sgd"},
     "lr": {"lr": 2e-3},
     "wd": {"wd": 0.1},
+    "decay_gains": {"decay_gains": True},
     "decay_tokens": {"decay_tokens": False},
     "beta1": {"beta1": 0.8},
     "beta2": {"beta2": 0.99},
@@ -278,6 +288,7 @@ OTHER_VALUES: dict[str, dict[str, Any]] = {
     "crop": {"crop": "rrc"},
     "crop_scale_min": {"crop": "rrc", "crop_scale_min": 0.25},
     "augment": {**CIFAR, "augment": "autoaugment"},
+    "augment_ops": {**CIFAR, "augment": "3augment", "augment_ops": "gray"},
     "randaugment_ops": {"randaugment_ops": 3},
     "randaugment_magnitude": {"randaugment_magnitude": 7.0},
     "randaugment_std": {"randaugment_std": 0.0},
@@ -293,8 +304,13 @@ OTHER_VALUES: dict[str, dict[str, Any]] = {
     "stem_kernels": {**CONV_STEM, "stem_kernels": "3-2"},
     "pool": {"pool": "avg"},
     "pos_embed": {"pos_embed": "sincos"},
+    "pos_at": {"pos_at": "layer"},
     "embed_token": {"embed_token": False},
+    "token_layer": {"token_layer": 1},
+    "class_blocks": {"class_blocks": 2},
     "layerscale": {"layerscale": 1e-4},
+    "branch_gain": {"layerscale": 0.1, "branch_gain": "scalar"},
+    "gain_init": {"layerscale": 0.1, "gain_init": "uniform"},
     "weight_init": {"weight_init": "trunc_normal"},
     "lr_batch": {"lr_batch": 512},
     "epsilon": {"epsilon": 1e-6},
@@ -321,6 +337,12 @@ OTHER_VALUES: dict[str, dict[str, Any]] = {
     "init_weights": {"init_from": "0123456789ab", "init_weights": "ema"},
     "init_head": {"init_from": "0123456789ab", "init_head": "zero"},
     "trainable": {"init_from": "0123456789ab", "trainable": "attn"},
+    "init_parts": {"init_from": "0123456789ab", "layerscale": 0.1, "init_parts": "layerscale"},
+    "frozen": {"init_from": "0123456789ab", "layerscale": 0.1, "frozen": "layerscale"},
+    "teacher": {"teacher": "0" * 12, "distill": "hard"},
+    "distill": {"distill": "soft", "teacher": "0" * 12},
+    "distill_tau": {"distill_tau": 2.0, "distill": "soft", "teacher": "0" * 12},
+    "distill_share": {"distill_share": 0.5, "distill": "soft", "teacher": "0" * 12},
 }
 
 
@@ -392,6 +414,14 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"epochs": 0}, ["epochs >= 1 must hold", "epochs=0"]),
     ({"batch_size": 0}, ["batch_size >= 1 must hold", "batch_size=0"]),
     (
+        {"branch_gain": "scalar"},
+        ["branch_gain channel and gain_init constant without layerscale", "layerscale=0.0"],
+    ),
+    (
+        {"layerscale": 0.1, "gain_init": "zero"},
+        ["layerscale == 1 with gain_init zero must hold", "layerscale=0.1, gain_init='zero'"],
+    ),
+    (
         {"batch_size": 998},
         ["batch_size <= 997 training images must hold", "dataset='digits', batch_size=998"],
     ),
@@ -407,6 +437,15 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"mlp_ratio": math.inf}, ["mlp_ratio > 0 and finite must hold", "mlp_ratio=inf"]),
     ({"patch_size": 3}, ["resolution % patch_size == 0 must hold", "resolution=8, patch_size=3"]),
     ({"patch_size": 0}, ["patch_size >= 1 must hold", "patch_size=0"]),
+    (
+        {**CIFAR, "augment_ops": "gray"},
+        ["augment_ops empty, or with the augment 3augment in (gray,"],
+    ),
+    # all three are the empty text, and each set has one spelling
+    *(
+        ({**CIFAR, "augment": "3augment", "augment_ops": ops}, ["must hold", f"'{ops}'"])
+        for ops in ("gray-solarize-blur", "blur-gray", "grey")
+    ),
     ({"crop_padding": 8}, ["crop_padding < resolution must hold", "crop_padding=8, resolution=8"]),
     ({"flip_prob": 1.1}, ["0 <= flip_prob <= 1 must hold", "flip_prob=1.1"]),
     ({"flip_prob": math.nan}, ["0 <= flip_prob <= 1 must hold", "flip_prob=nan"]),
@@ -581,7 +620,11 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
         {"norm_batch": 24},
         ["norm_batch even and a divisor of batch_size must hold", "norm_batch=24, batch_size=64"],
     ),
-    ({"stem": "hmlp"}, ["patch_size a power of 2 from 4", "stem='hmlp', patch_size=2"]),
+    ({"stem": "graham"}, ["patch_size a power of 2 from 4", "stem='graham', patch_size=2"]),
+    (
+        {"stem": "hmlp", "patch_size": 4, "resolution": 32},
+        ["patch_size a power of 2 from 8 for the stem hmlp", "stem='hmlp', patch_size=4"],
+    ),
     (
         {"stem": "graham", "patch_size": 8, "width": 66, "heads": 2},
         ["width % (patch_size / 2)", "width=66"],
@@ -601,6 +644,37 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     (
         {"embed_token": False, "pool": "avg"},
         ["embed_token unless a class token has a learned position", "pool='avg'"],
+    ),
+    (
+        {"embed_token": False, "token_layer": 1},
+        ["embed_token unless a class token has a learned position", "token_layer=1"],
+    ),
+    (
+        {"pos_embed": "relative", "pos_at": "layer"},
+        ["pos_at == 'stem' unless positions are learned or learned2d", "pos_embed='relative'"],
+    ),
+    ({"pos_at": "shared", "depth": 1}, ["and depth > 1 must hold", "depth=1"]),
+    ({"token_layer": 4}, ["token_layer < depth, token_layer or class_blocks 0", "depth=4"]),
+    (
+        {"token_layer": 1, "pool": "avg"},
+        ["and both without a class token, must hold", "pool='avg'"],
+    ),
+    ({"token_layer": 1, "class_blocks": 1}, ["token_layer or class_blocks 0", "class_blocks=1"]),
+    (
+        {"class_blocks": 1, "pool": "avg"},
+        ["and both without a class token, must hold", "pool='avg'"],
+    ),
+    (
+        {"class_blocks": 1, "branches": 2},
+        ["branches == 1 with relative positions or class_blocks", "branches=2"],
+    ),
+    (
+        {"pos_embed": "relative", "branches": 2},
+        ["branches == 1 with relative positions or class_blocks", "pos_embed='relative'"],
+    ),
+    (
+        {"pos_embed": "learned2d", "width": 15, "heads": 3},
+        ["width % 2 == 0 for learned2d positions", "width=15"],
     ),
     (
         {"drop_path_rule": "linear"},

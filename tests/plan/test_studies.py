@@ -5,6 +5,7 @@ state, and shortened demos through the real Ray.
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,8 @@ from search_spaces.space import Space
 from vitscale.analysis.kinds import check
 from vitscale.analysis.questions.recipes import cells as interaction_cells
 from vitscale.analysis.results import Results
+from vitscale.catalog.costs import published_models
+from vitscale.catalog.tables import table_rows
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity
 from vitscale.plan.laws import VIT_ONLY
@@ -61,10 +64,37 @@ COUNTS = {
     ("duration", "demo"): 2 * 3 * 10,
     ("duration", "cifar"): 2 * 3 * 10,
     ("duration", "imagenet"): 3 * 4 + 2 + 2 * 2,
+    # thesis, Table 3.8 (of 13 rows one differs in its fine-tuning, and one is another error of the
+    # first), Table 6.4, 4 more of 6.2, 8 more of 6.3, 1 more of section 6.2.3; Xiao et al. 2021,
+    # section 5.4, and Table 5, whose row 6 is another error of its row 1, at two lengths each
+    ("recipe_ingredients", "demo"): 12 * 6,
+    ("recipe_ingredients", "cifar"): 12 * 6,
+    ("recipe_ingredients", "imagenet"): (13 - 2) + 14 + 4 + 8 + 1 + 2 + 5 * 2 * 2,
+    # Touvron et al. 2022, Table 7: four stems with a spread of 5 runs, five at seed 0; without the
+    # local transformer
+    ("stems", "demo"): 7 * 8,
+    ("stems", "cifar"): 4 * 10,
+    ("stems", "imagenet"): 4 * 5 + 5,
+    # Dosovitskiy et al. 2021, Table 8 and Figure 9, and thesis, Tables 3.21 and 3.13; ViT-B/16 and
+    # DeiT-S are in two of them each
+    ("vit_design", "demo"): (2 * 3 + 2 + 2) * 7,
+    ("vit_design", "cifar"): (2 * 3 + 2 + 2) * 7,
+    ("vit_design", "imagenet"): 8 + 3 + 8 + 13 - 2,
     # thesis, Table 6.13: 11 architectures
     ("architectures", "demo"): 4 * 2 * 9,
     ("architectures", "cifar"): 4 * 2 * 9,
     ("architectures", "imagenet"): 11,
+    # thesis, Tables 3.11 and 3.12: 7 columns without those of Fixup at 4 depths, less the baseline
+    # of 0.05 at 12 blocks, which is the adjusted one; 48 blocks; section 3.5.3: 4 with kept gains
+    ("layerscale_depth", "demo"): 10 * 2 * 5,
+    ("layerscale_depth", "fashion"): 3 * 2 * 3 * 4,
+    ("layerscale_depth", "cifar"): 10 * 3 * 5,
+    ("layerscale_depth", "imagenet"): 4 * 7 - 1 + 1 + 4,
+    # Xiao et al. 2021, Table 2: three lengths of 23 models, without the four RegNetZ; the demo has
+    # two stems at three widths
+    ("peak_performance", "demo"): 2 * 3 * 10,
+    ("peak_performance", "cifar"): 2 * 3 * 10,
+    ("peak_performance", "imagenet"): 3 * (23 - 4),
     # Touvron et al. 2022: Figure 1 has 12 shapes, 2 has 8, 3 has 4 more, Table 2 has 6 more; B12x1
     # at 5 seeds.
     ("depth_vs_width", "demo"): 9 * 3 * 5,
@@ -85,7 +115,10 @@ REPEATS = (
     "optimizer_stability",
     "training_length",
     "duration",
+    "stems",
+    "vit_design",
     "architectures",
+    "peak_performance",
     "seed_distribution",
     "recipe_vs_architecture",
 )
@@ -110,7 +143,8 @@ def test_a_plan_has_as_many_trials_as_the_text_states(name: str, scale: str) -> 
 def test_no_study_reports_what_another_tuned_on(name: str, scale: str) -> None:
     trials = plan(name, scale).trials
     # minival chooses an lr in two studies and the best of k draws in a third, and is in no result
-    lr = name == "scaling" or (name == "depth_vs_width" and scale != "imagenet")
+    chooses = ("depth_vs_width", "layerscale_depth")
+    lr = name == "scaling" or (name in chooses and scale != "imagenet")
     for trial in trials:
         draw = name == "lr_wd_edf" and trial.point is not None
         assert trial.config.eval_split == "val"
@@ -140,6 +174,60 @@ def test_18_errors_of_table_2_of_xiao2021_are_those_of_trials() -> None:
     assert {peak[i] for i in shared} == {"ViT_P-18GF", "ViT_C-4GF", "ViT_C-18GF", *regnets}
 
 
+def test_18_peaks_of_the_paper_and_a_width_of_the_demo_are_cells_of_optimizer_stability() -> None:
+    """6 models at 3 lengths of Table 2; 2 stems at 5 of 10 seeds."""
+    for scale, num in (("imagenet", 6 * 3), ("demo", 2 * 5), ("cifar", 2 * 5)):
+        shared = ids(plan("peak_performance", scale)) & ids(plan("optimizer_stability", scale))
+        assert len(shared) == num
+
+
+def test_peaks_have_the_lr_and_costs_of_the_paper() -> None:
+    """Section 6, and appendix E for smaller batches; test_complexity holds the costs of models."""
+    printed = {row["model"]: row for row in table_rows("xiao2021_table2")}
+    models = [m for m in published_models() if m.source == "Xiao et al. 2021, Table 2"]
+    built = {m.name: (m.fields["model"], m.fields["resolution"]) for m in models}
+    minutes: dict[str, set[float]] = {}
+    for trial in plan("peak_performance", "imagenet").trials:
+        model, c = trial.arm.name.partition(",")[0], trial.config
+        vit, large = model.startswith("ViT"), model.endswith("36GF") and "ViT" in model
+        assert (c.optimizer, c.wd) == (
+            ("adamw", 0.28 if large else 0.24) if vit else ("sgd", 2.4e-5)
+        )
+        lr = (6e-4 if large else 1e-3) if vit else 2.54
+        assert c.batch_size == {"EffNet-B4": 512, "EffNet-B5": 256}.get(model, 2048)
+        assert c.peak_lr == pytest.approx(lr * c.batch_size / 2048)
+        assert c.norm_batch * 8 == int(printed[model]["batch_size"])
+        assert (c.model, c.resolution) == built[model]
+        minutes.setdefault(model, set()).add(float(trial.arm.factors["minutes"]))
+    assert minutes == {m: {float(r["epoch_time_min"])} for m, r in printed.items() if m in minutes}
+    assert set(printed) - set(minutes) == {f"RegNetZ-{n}GF" for n in (1, 4, 16, 32)}
+
+
+def test_vits_are_compared_with_the_cnn_that_is_nearest_in_minutes() -> None:
+    """Minutes of Table 2; Figure 6 compares ViTs with ResNet and RegNetY."""
+    pairs = {
+        tuple(arm.partition(",")[0] for arm in p)
+        for p in plan("peak_performance", "imagenet").pairs
+    }
+    cnn = {"1GF": "RegNetY-1GF", "4GF": "ResNet-50", "18GF": "ResNet-200", "36GF": "RegNetY-16GF"}
+    assert pairs == {
+        pair
+        for size, other in cnn.items()
+        for c, p in [(f"ViT_C-{size}", f"ViT_P-{size}")]
+        for pair in ((c, p), (c, other), (p, other))
+    }
+
+
+@pytest.mark.parametrize("scale", ["demo", "cifar"])
+def test_the_stems_of_a_width_hold_one_budget(scale: str) -> None:
+    study = plan("peak_performance", scale, num=1)
+    cost = {t.arm.name: complexity(t.config) for t in study.trials}
+    assert len(study.pairs) == 3
+    for conv, patchify in study.pairs:
+        assert cost[conv].flops == pytest.approx(cost[patchify].flops, rel=0.03)
+        assert cost[conv].params == pytest.approx(cost[patchify].params, rel=0.065)
+
+
 @pytest.mark.parametrize("scale", ["demo", "cifar"])
 def test_durations_without_drop_path_are_cells_of_optimizer_stability(scale: str) -> None:
     """Three lengths at its five seeds."""
@@ -147,6 +235,75 @@ def test_durations_without_drop_path_are_cells_of_optimizer_stability(scale: str
     shared = ids(study) & ids(plan("optimizer_stability", scale))
     kept = {t.config.id for t in study.trials if t.config.drop_path == 0}
     assert len(shared) == 3 * 5 and shared < kept
+
+
+def test_ingredients_share_the_trainings_of_the_texts_that_other_studies_have() -> None:
+    """At imagenet B12x1, ViT_P-1GF at 50 epochs, four rows of Table 5, three of DeiT III, and
+    ResNet-50 with A2; in Figure 10 their recipe at every length.
+    """
+    script_of = script("recipe_ingredients").study
+    shared = {"depth_vs_width": 1, "optimizer_stability": 5, "duration": 3}
+    shared["recipe_vs_architecture"] = 1
+    of = ids(plan("recipe_ingredients", "imagenet"))
+    assert {name: len(of & ids(plan(name, "imagenet"))) for name in shared} == shared
+    figure = script_of("imagenet", item="xiao_figure_10")
+    ours = ids(plan("training_length", "imagenet"))
+    assert (len(figure.trials), len(ids(figure) & ours)) == (2 * 2 * 2 * 4, 16)
+    demo = plan("recipe_ingredients", "demo")
+    base = [trial.config for trial in demo.trials if trial.arm.name == "row 1"]
+    assert [config.seed for config in base] == [2000, 2001, 2002, 2003, 2004, 2005]
+    at_1000 = {replace(config, seed=config.seed - 1000).id for config in base}
+    assert len(at_1000 & ids(plan("optimizer_stability", "demo"))) == 5
+    assert at_1000 <= ids(plan("duration", "demo")) and not ids(demo) & at_1000
+    with pytest.raises(
+        ValueError, match=r"^item must be all unless the scale is imagenet, but got"
+    ):
+        script_of("demo", item="xiao_decay")
+
+
+@pytest.mark.parametrize(
+    ("item", "rows"),
+    [("thesis_3_8", 11), ("thesis_6_2", 5), ("thesis_6_3", 12), ("thesis_6_4", 14),
+     ("thesis_src", 2), ("xiao_decay", 2), ("xiao_table_5", 20)],
+)  # fmt: skip
+def test_an_item_of_the_ingredients_is_a_study_of_its_own(item: str, rows: int) -> None:
+    study = script("recipe_ingredients").study("imagenet", item=item)
+    assert study.slug == f"recipe_ingredients_{item}-imagenet" and len(study.trials) == rows
+    assert ids(study) <= ids(plan("recipe_ingredients", "imagenet"))
+    check(study)
+
+
+@pytest.mark.parametrize(("scale", "seeds"), [("demo", 5), ("cifar", 5)])
+def test_the_plain_vit_of_vit_design_is_a_cell_of_optimizer_stability(
+    scale: str, seeds: int
+) -> None:
+    study = plan("vit_design", scale)
+    shared = ids(study) & ids(plan("optimizer_stability", scale))
+    assert len(shared) == seeds
+    assert shared < {t.config.id for t in study.trials if t.arm.name.startswith("token, lr")}
+
+
+def test_each_item_of_vit_design_is_a_study_of_its_own() -> None:
+    """Of the same trials, with as many arms as are printed; the shapes are in no other one."""
+    whole, printed = plan("vit_design", "imagenet"), {
+        "positions": 8, "pooling": 3, "heads": 8, "token": 13, "shapes": 14,
+    }  # fmt: skip
+    items = {item: plan("vit_design", "imagenet", item=item) for item in printed}
+    assert {item: len(of.trials) for item, of in items.items()} == printed
+    assert len({of.slug for of in (whole, *items.values())}) == 6
+    for of in (items["positions"], items["pooling"], items["shapes"]):  # Table 3, JFT-300M
+        config = of.trials[0].config
+        assert (config.lr, config.wd, config.decay, config.dropout) == (8e-4, 0.1, "linear", 0.0)
+        assert (config.batch_size, config.clip_norm, config.resolution) == (4096, 0.0, 224)
+    errors = whole.printed["val"]  # 100 - top-1 of Tables 3.21 and 3.13
+    assert [errors[arm] for arm in ("DeiT-S", "heads 24", "average pooling", "token at 10")] == [
+        20.1, 20.4, 19.7, 19.5,
+    ]  # fmt: skip
+    assert [errors[f"{blocks} blocks"] for blocks in ("9 + 3", "12 + 2")] == [20.4, 19.2]
+    shapes = ids(items.pop("shapes"))
+    assert set.union(*map(ids, items.values())) == ids(whole) and not shapes & ids(whole)
+    with pytest.raises(ValueError, match=r"item in \(all, positions, pooling, heads\) must hold"):
+        plan("vit_design", "demo", item="token")
 
 
 def test_architectures_share_cells_with_two_studies() -> None:
@@ -176,6 +333,119 @@ def test_durations_of_the_thesis_have_its_weight_decay_and_drop_path() -> None:
         assert config.wd == (0.05 if longer else 0.02)
         assert config.drop_path == pytest.approx(base[model] + longer * more[config.epochs])
         assert (config.augment, config.resolution, config.lr) == ("3augment", 224, 3e-3)
+
+
+# what Xiao et al. 2021 print about stems -> trials, of which lr_wd_edf and optimizer_stability have
+# these: ViT_P and ViT_C at 4GF and 18GF
+ITEMS = {
+    "touvron_table7": (25, 0, 0),
+    "xiao_table3": (6 * 2, 2 * 2, 2 * 2),
+    "xiao_figure7": (4 * 65, 2 * 65, 2),
+    "xiao_figure7_table": (4, 0, 2),
+    "xiao_figure8": (6 * 65, 4 * 65, 4),
+}
+
+
+@pytest.mark.parametrize("item", ITEMS)
+def test_stems_train_what_is_printed_and_share_what_other_studies_have(item: str) -> None:
+    study = plan("stems", "imagenet", item=item)
+    others = [ids(plan(name, "imagenet")) for name in ("lr_wd_edf", "optimizer_stability")]
+    assert (len(study.trials), *(len(ids(study) & other) for other in others)) == ITEMS[item]
+    assert from_json(to_json(study)) == study
+    check(study)
+
+
+def test_the_linear_stem_of_b12_is_that_of_depth_vs_width() -> None:
+    """Five seeds: Touvron et al. 2022, Tables 3 and 7."""
+    shared = ids(plan("stems", "imagenet")) & ids(plan("depth_vs_width", "imagenet"))
+    arms = {t.arm.name for t in plan("stems", "imagenet").trials if t.config.id in shared}
+    assert len(shared) == 5 and arms == {"linear B12"}
+
+
+def test_the_printed_errors_of_stems_are_those_of_the_texts() -> None:
+    """Accuracies of Touvron et al. 2022, Table 7; errors of Xiao et al. 2021."""
+    theirs = plan("stems", "imagenet").printed
+    accuracies = {
+        name: {arm: round(100 - e, 2) for arm, e in theirs[name].items()} for name in theirs
+    }
+    assert accuracies["val"] == {
+        **{"linear B12": 82.2, "linear B13": 82.35, "linear BN": 82.31, "linear GELU": 81.55},
+        **{"linear BN GELU": 82.38, "Graham BN": 82.57, "Graham LN": 82.5, "hMLP BN": 82.54},
+        "hMLP LN": 82.5,
+    }
+    assert (accuracies["v2"]["hMLP BN"], accuracies["v2"]["linear BN GELU"]) == (71.5, 70.7)
+    xiao = plan("stems", "imagenet", item="xiao_table3")
+    assert xiao.printed["val"].keys() == xiao.arms.keys()
+    assert xiao.printed["val"]["S4 SGD"] == 27.9
+
+
+def test_what_is_printed_of_stems_is_asked_at_imagenet_alone() -> None:
+    with pytest.raises(ValueError, match=r"item == 'touvron_table7' unless .* scale='demo'"):
+        plan("stems", "demo", item="xiao_table3")
+
+
+def test_hmlp_costs_less_than_1_percent_and_convolutions_about_a_block() -> None:
+    """Touvron et al. 2022, section 4: 0.8% and 7.5% of a ViT-B of 12 blocks; the demo has 3."""
+    base = {**demo.STEM_BASE, **demo.STEMS["patchify"]}
+    flops = {
+        name: complexity(TrainConfig(**{**base, **fields})).flops
+        for name, fields in demo.STEMS.items()
+    }
+    above = {name: of / flops["patchify"] - 1 for name, of in flops.items()}
+    assert 0 < above["hMLP"] == above["hMLP LN"] < 0.001 and above["patchify BN"] == 0
+    assert [round(above[name], 2) for name in ("Graham", "conv", "patchify, 4 blocks")] == [
+        0.23,
+        0.26,
+        0.32,
+    ]
+
+
+@pytest.mark.parametrize(("scale", "shared"), [("demo", 3 * 2 * 5), ("cifar", 3 * 3 * 5)])
+def test_depths_with_and_without_layerscale_are_shapes_of_depth_vs_width(
+    scale: str, shared: int
+) -> None:
+    """12 blocks with and without LayerScale, and 4 without, at each lr and seed."""
+    study = plan("layerscale_depth", scale)
+    both = ids(study) & ids(plan("depth_vs_width", scale))
+    arms = {t.arm.name for t in study.trials if t.config.id in both}
+    assert len(both) == shared
+    assert arms == {"12 blocks, plain", "12 blocks, LayerScale", "4 blocks, plain"}
+
+
+def test_gains_of_the_thesis_have_the_values_of_its_tables() -> None:
+    """Table 3.12 for eps, Table 3.11 for the drop path of the baseline, section 3.5.3."""
+    eps = {12: 0.1, 18: 0.1, 24: 1e-5, 36: 1e-6}
+    adjusted = {12: 0.05, 18: 0.1, 24: 0.2, 36: 0.25}
+    gains = {
+        "ReZero": ("scalar", "zero", 1.0),
+        "scalar": ("scalar", "constant", None),
+        "LayerScale": ("channel", "constant", None),
+        "LayerScale from 0": ("channel", "zero", 1.0),
+        "LayerScale at random": ("channel", "uniform", None),
+        "gains kept": ("channel", "constant", None),
+    }
+    trials = {str(t.arm): t.config for t in plan("layerscale_depth", "imagenet").trials}
+    for name, config in trials.items():
+        blocks, method = name.split(" blocks, ")
+        assert (config.depth, config.width, config.epochs) == (int(blocks), 384, 300)
+        assert (config.precision, config.drop_path_rule) == ("fp16", "uniform")
+        if method in gains:
+            *kind, start = gains[method]
+            assert [config.branch_gain, config.gain_init] == kind
+            assert config.layerscale == (start or eps[config.depth])
+        else:
+            rate = adjusted.get(config.depth, 0.3) if "adjusted" in method else 0.05
+            assert (config.layerscale, config.drop_path) == (0.0, rate)
+    for depth in eps:
+        kept, first = (trials[f"{depth} blocks, {name}"] for name in ("gains kept", "LayerScale"))
+        parts = {"init_parts": "layerscale", "frozen": "layerscale"}
+        assert kept == first.replace(init_from=first.id, **parts)
+    printed = plan("layerscale_depth", "imagenet").printed["val"]
+    assert printed["36 blocks, gains kept"] == 18.4
+    assert printed["24 blocks, LayerScale at random"] == 17.9
+    failed = {f"{depth} blocks, plain, drop path 0.05" for depth in (24, 36)}
+    unprinted = failed | {"48 blocks, plain, drop path adjusted"}  # of 48 the text has a sentence
+    assert trials.keys() - printed.keys() == unprinted
 
 
 @pytest.mark.parametrize("scale", SCALES)

@@ -12,6 +12,7 @@ import pytest
 from conftest import ROOT
 from support.scripts import plan
 
+from vitscale.analysis.published.tables import runtime_correlations
 from vitscale.catalog.costs import published_models
 from vitscale.catalog.tables import table_rows
 from vitscale.cli.fields import TEXTS
@@ -21,7 +22,7 @@ from vitscale.plan.study import Study
 from vitscale.plan.trial import Trial
 
 ROWS = table_rows("items")
-SCRIPT = re.compile(r"studies/(\w+)\.py --scale imagenet --plan")
+SCRIPT = re.compile(r"studies/(\w+)\.py --scale imagenet(?: --item (\w+))? --plan")
 COSTS = "vitscale complexity"
 # Figures and tables of each text, without illustrations and lists of data sets; of the thesis, the
 # numbered ones of chapters 2 to 6, section 6.3.4's table and two without a number. Recipes of the
@@ -36,8 +37,8 @@ def name_of(row: dict[str, str]) -> str:
 
 
 @functools.cache
-def study_of(name: str) -> Study:
-    options = {"hardware": "any"} if name == "throughput" else {}
+def study_of(name: str, item: str = "") -> Study:
+    options = {"hardware": "any"} if name == "throughput" else {"item": item} if item else {}
     return plan(name, "imagenet", **options)
 
 
@@ -53,8 +54,7 @@ def trials_of(command: str, arms: str) -> list[Trial]:
     """The trials of a command's plan that are of the arms: "" is all, "panel:TITLE" those of a
     panel, and anything else a pattern.
     """
-    (name,) = SCRIPT.fullmatch(command).groups()  # type: ignore[union-attr]
-    study = study_of(name)
+    study = study_of(*SCRIPT.fullmatch(command).groups(""))  # type: ignore[union-attr]
     if arms.startswith("panel:"):
         return [t for t in study.trials if t.arm.name in study.panels[arms.removeprefix("panel:")]]
     return [trial for trial in study.trials if re.search(arms, label(trial))]
@@ -65,17 +65,19 @@ def planned(row: dict[str, str]) -> int:
 
     An arm counts once for all its seeds, and arms of the same configs count once.
     """
+    if row["command"] == f"{COSTS} --runtime":
+        return len(runtime_correlations())
     if row["command"] == COSTS:
         return sum(bool(re.search(row["arms"], model.source)) for model in published_models())
-    trials: list[Trial] = []
-    for command, arms in zip(row["command"].split(" ; "), row["arms"].split(" ; "), strict=True):
-        trials += trials_of(command, arms)
+    commands = zip(row["command"].split(" ; "), row["arms"].split(" ; "), strict=True)
+    trials = [(command, of) for command, arms in commands for of in trials_of(command, arms)]
     if row["count"] != "arms":
-        return len({trial.config.id for trial in trials})
-    configs: dict[str, set[str]] = {}
-    for trial in trials:
+        return len({trial.config.id for _, trial in trials})
+    configs: dict[tuple[str, str], set[str]] = {}
+    for command, trial in trials:
         assert isinstance(trial.config, TrainConfig)
-        configs.setdefault(trial.arm.name, set()).add(trial.config.replace(seed=0).id)
+        key = command, trial.arm.name
+        configs.setdefault(key, set()).add(trial.config.replace(seed=0).id)
     return len(set(map(frozenset, configs.values())))
 
 
@@ -112,14 +114,14 @@ def test_a_command_plans_what_its_row_claims(row: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row["shows"]], ids=name_of)
 def test_a_study_draws_what_its_row_names(row: dict[str, str]) -> None:
-    studies = [study_of(name) for name in SCRIPT.findall(row["command"])]
+    studies = [study_of(*options) for options in SCRIPT.findall(row["command"])]
     drawn = {name for study in studies for name in (*study.tables, *study.figures)}
     assert set(row["shows"].split()) <= drawn
 
 
 def test_every_study_that_answers_a_paper_is_in_a_row() -> None:
     """And its page is one that the table can link to."""
-    named = {name for row in ROWS for name in SCRIPT.findall(row["command"])}
+    named = {name for row in ROWS for name, _ in SCRIPT.findall(row["command"])}
     scripts = {path.stem for path in (ROOT / "studies").glob("*.py")}
     assert named == scripts
     assert all((ROOT / "docs" / "studies" / f"{name}.md").exists() for name in named)

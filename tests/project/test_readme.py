@@ -171,6 +171,7 @@ EXPECTED = {
     "vitscale evaluate lr_wd_edf-demo --split test": "ViT_C AdamW",
     'vitscale evaluate lr_wd_edf-demo --split val --arm "ViT_C*" --predictions --json': '"arms"',
     "vitscale complexity": "178.4 | 178.36",
+    "vitscale complexity --runtime": "acts_m r = 0.93",
     "vitscale prepare data/flowers data --size 64": "flowers-64",
 }
 

@@ -305,6 +305,18 @@ def test_the_three_of_3augment_are_timms() -> None:
     assert blur.name == "GaussianBlurRand" and blur.prob == 1 and blur.magnitude == 10
 
 
+def test_parts_of_3augment_share_the_images_equally() -> None:
+    image = photos(1)
+    grey = torch.from_numpy(np.array(pil(image[0]).convert("L")))
+    (layer,) = policies.layers(config_of(NUM, augment="3augment", augment_ops="gray"), rng())
+    assert set(layer.names) == {"Color"} and set(layer.values) == {0.0}
+    ours = one_op(image, str(layer.names[0]), layer.values[:1])[0]
+    assert (ours - grey).abs().max() * 255 <= 1.01
+    (both,) = policies.layers(config_of(NUM, augment="3augment", augment_ops="gray-blur"), rng())
+    assert set(both.names) == {"Color", "Blur"}
+    assert scipy.stats.binomtest(int((both.names == "Blur").sum()), NUM, 0.5).pvalue > 0.01
+
+
 def test_randaugment_draws_operations_as_often_and_as_strong_as_asked() -> None:
     config = config_of(
         NUM,

@@ -65,6 +65,8 @@ def alike(names: str, **fields: Any) -> dict[str, dict[str, Any]]:
 
 PARENT = BASE.replace(seed=1, ema_decay=0.9)
 CHILD: dict[str, Any] = {"init_from": PARENT.id}
+SCALED = PARENT.replace(layerscale=0.1)
+SCALED_CHILD: dict[str, Any] = {"init_from": SCALED.id, "layerscale": 0.1}
 # field -> choice -> what else must be so for the choice to be legal, and to make a difference: with
 # patches of 4 pixels an hMLP stem is patchify_bn.
 CASES: dict[str, dict[str, dict[str, Any]]] = {
@@ -73,13 +75,19 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     "augment": alike("none autoaugment randaugment trivialaugment 3augment", **RGB),
     "stem": {
         **alike(
-            "patchify patchify_bn patchify_gelu patchify_bn_gelu graham hmlp", **RGB, patch_size=8
+            "patchify patchify_bn patchify_gelu patchify_bn_gelu patchify_bn_relu graham hmlp",
+            **RGB,
+            patch_size=8,
         ),
         "conv": {**RGB, "patch_size": 8, "stem_channels": "4-8", "stem_strides": "4-2"},
     },
     "stem_norm": alike("bn ln", **CONV),
     "pool": alike("token avg"),
-    "pos_embed": alike("learned sincos none"),
+    "pos_embed": alike("learned learned2d relative sincos none"),
+    "pos_at": alike("stem layer shared"),
+    "branch_gain": alike("channel scalar", layerscale=0.1),
+    # one value for all three, as zero demands it
+    "gain_init": alike("constant uniform zero", layerscale=1.0),
     "weight_init": alike("jax trunc_normal"),
     "optimizer": alike("adamw adam sgd lamb lion"),
     # at a fifth, one of 6 steps would cool down, and its first is at the peak
@@ -92,6 +100,8 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     "init_weights": alike("raw ema", **CHILD),
     "init_head": alike("keep zero random", **CHILD, weight_init="trunc_normal"),
     "trainable": alike("all attn ffn head", **CHILD),
+    "init_parts": alike("all layerscale", **SCALED_CHILD),
+    "frozen": alike("none layerscale", **SCALED_CHILD),
     # without mixing, a teacher that is right on all images says what the labels say
     "distill": {"none": {}, **alike("soft hard", teacher=PARENT.id, mixup_alpha=0.8)},
 }
@@ -116,13 +126,15 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("parent")
-    list(train(PARENT, folder, pins=(AT_END,)))
-    return folder
+def parents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Id -> folder of a training that has ended."""
+    folders = {config.id: tmp_path_factory.mktemp("parent") for config in (PARENT, SCALED)}
+    for config in (PARENT, SCALED):
+        list(train(config, folders[config.id], pins=(AT_END,)))
+    return folders
 
 
-def trained(config: TrainConfig, folder: Path, data_root: Path, parent: Path) -> str:
+def trained(config: TrainConfig, folder: Path, data_root: Path, parents: dict[str, Path]) -> str:
     """A digest of the rows and of the final weights of a training."""
     folder.mkdir()
     rows = [
@@ -131,8 +143,8 @@ def trained(config: TrainConfig, folder: Path, data_root: Path, parent: Path) ->
             config,
             folder,
             data_root=data_root,
-            parent=parent if config.init_from else None,
-            teacher=(PARENT, parent) if config.teacher else None,
+            parent=parents.get(config.init_from),
+            teacher=(PARENT, parents[PARENT.id]) if config.teacher else None,
         )
     ]
     assert len(rows) == config.epochs and not any(row["diverged"] for row in rows)
@@ -155,7 +167,7 @@ def test_every_choice_has_a_case() -> None:
 
 @pytest.mark.parametrize("field", choices(TrainConfig))
 def test_every_choice_trains_something_of_its_own(
-    field: str, tmp_path: Path, data_root: Path, parent: Path
+    field: str, tmp_path: Path, data_root: Path, parents: dict[str, Path]
 ) -> None:
     """The cost in closed form is that of the model which is built."""
     digests = {}
@@ -165,7 +177,7 @@ def test_every_choice_trains_something_of_its_own(
         )
         config = BASE.replace(**{**CASES[field][choice], field: choice})
         assert complexity(config).params == sum(p.numel() for p in build_model(config).parameters())
-        digests[choice] = trained(config, tmp_path / choice, data_root, parent)
+        digests[choice] = trained(config, tmp_path / choice, data_root, parents)
     assert len(set(digests.values())) == len(digests) >= 2, digests
 
 

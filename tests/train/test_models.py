@@ -141,6 +141,65 @@ def test_without_positions_patches_are_a_set() -> None:
     assert not torch.allclose(with_positions(image), with_positions(swapped))
 
 
+@pytest.mark.parametrize("branches", [1, 2])
+@pytest.mark.parametrize("fields", [{}, {"branch_gain": "scalar"}, {"gain_init": "uniform"}])
+def test_gains_are_those_of_the_last_matrix_of_a_branch(
+    fields: dict[str, Any], branches: int
+) -> None:
+    """Thesis, section 3.5.1: the gains can be integrated into the matrix before them."""
+    model = built(**TINY, branches=branches, layerscale=0.3, **fields)
+    plain, state = shaken(built(**TINY, branches=branches)), model.state_dict()
+    shaken_state = plain.state_dict()
+    model.load_state_dict({**shaken_state, **{k: v for k, v in state.items() if "gamma" in k}})
+    x = torch.randn(4, 1, 8, 8)
+    for name, gain in ((k, v) for k, v in state.items() if k.endswith(".gamma")):
+        block = name.removesuffix(".gamma")
+        inner = {"ls1": "attn.proj", "ls2": "mlp.fc2"}
+        if branches > 1:
+            last = "attn.proj" if ".attns." in name else "mlp.fc2"
+        else:
+            last = inner[block[-3:]]
+        layer = plain.get_submodule(f"{block.rpartition('.')[0]}.{last}")
+        layer.weight.data.mul_(gain.view(-1, 1))
+        layer.bias.data.mul_(gain)
+    torch.testing.assert_close(model.eval()(x), plain.eval()(x))
+    run_branches(model, parallel=True)
+    torch.testing.assert_close(model(x), plain(x), rtol=1e-4, atol=1e-5)
+
+
+def test_gains_start_as_told_and_leave_the_other_weights_alone() -> None:
+    """With gains of 0 a network is its embedding and head (Bachlechner et al. 2020, ReZero)."""
+    fields: dict[str, Any] = {"width": 64, "heads": 4, "depth": 20, "weight_init": "trunc_normal"}
+    constant = built(**fields, layerscale=0.2)
+    random = built(**fields, layerscale=0.2, gain_init="uniform")
+    rezero = built(**fields, layerscale=1.0, gain_init="zero", branch_gain="scalar")
+    for name, value in constant.state_dict().items():
+        for model in (random, rezero):
+            assert name.endswith("gamma") or torch.equal(model.state_dict()[name], value), name
+    drawn = torch.cat([v.detach() for k, v in random.named_parameters() if k.endswith("gamma")])
+    assert scipy.stats.kstest(drawn.numpy(), scipy.stats.uniform(0, 0.4).cdf).pvalue > 0.01
+    scalars = [v for k, v in rezero.named_parameters() if k.endswith("gamma")]
+    assert len(scalars) == 40 and all(v.shape == (1,) and not v.any() for v in scalars)
+    x = torch.randn(4, 1, 8, 8)
+    tokens = rezero._pos_embed(rezero.patch_embed(x))
+    assert torch.equal(rezero(x), rezero.head(rezero.norm(tokens)[:, 0]))
+    rezero(x).square().sum().backward()
+    assert all(v.grad is not None and v.grad.any() for v in scalars)  # they leave 0
+
+
+@pytest.mark.parametrize("branch_gain", ["channel", "scalar"])
+def test_a_gain_of_1e_6_stays_fp32_under_autocast(branch_gain: str) -> None:
+    model = built(**TINY, layerscale=1e-6, branch_gain=branch_gain, weight_init="trunc_normal")
+    passed: dict[str, Tensor] = {}
+    layer = model.blocks[0].ls1
+    layer.register_forward_hook(lambda _, x, y: passed.update(x=x[0], y=y))
+    with torch.autocast("cpu", torch.bfloat16):
+        model(torch.randn(4, 1, 8, 8))
+    assert layer.gamma.dtype == passed["y"].dtype == torch.float32
+    assert passed["x"].dtype == torch.bfloat16
+    assert torch.equal(passed["y"], passed["x"].float() * np.float32(1e-6))
+
+
 def test_weights_are_those_of_deit_if_asked() -> None:
     """Linear layers: a normal of deviation 0.02 cut at +-2, zero
     biases, the head included; LayerScale as given.
@@ -270,7 +329,7 @@ def test_models_without_branches_take_either_mode() -> None:
 
 # --- stems ----------------------------------------------------------------------------------------
 
-STEMS = [(stem, "bn") for stem in ("patchify", "patchify_bn", "patchify_gelu", "patchify_bn_gelu")]
+STEMS = [("patchify" + after, "bn") for after in ("", "_bn", "_gelu", "_bn_gelu", "_bn_relu")]
 STEMS += [(stem, norm) for stem in ("conv", "graham", "hmlp") for norm in ("bn", "ln")]
 
 
@@ -298,11 +357,23 @@ def test_every_stem_gives_a_token_for_each_patch(stem: str, stem_norm: str) -> N
         for m in model.patch_embed.modules()
         if isinstance(m, (nn.BatchNorm2d, nn.LayerNorm))
     ]
-    counts = {"patchify_bn": 1, "patchify_bn_gelu": 1, "conv": 2, "graham": 4, "hmlp": 3}
-    assert len(norms) == counts.get(stem, 0)
+    counts = {"conv": 2, "graham": 4, "hmlp": 3}
+    assert len(norms) == counts.get(stem, stem.count("_bn"))
     assert all(
         issubclass(norm, nn.LayerNorm if stem_norm == "ln" else nn.BatchNorm2d) for norm in norms
     )
+
+
+def test_patchify_with_norm_and_relu_is_the_sentence_of_the_paper() -> None:
+    """Xiao et al. 2021, appendix A: BN and ReLU after the patchify stem. Here BN is written out."""
+    stem = build_stem(TrainConfig(stem="patchify_bn_relu", width=16, patch_size=8, resolution=32))
+    images = torch.randn(6, 1, 32, 32)
+    patches = nn.functional.unfold(images, 8, stride=8)
+    tokens = stem[0].weight.flatten(1) @ patches + stem[0].bias[:, None]
+    mean, var = (f(tokens, (0, 2), keepdim=True) for f in (torch.mean, torch.var))
+    n = 6 * 16
+    expected = torch.relu((tokens - mean) / (var * (n - 1) / n + stem[1].eps).sqrt())
+    assert torch.allclose(stem(images).flatten(2), expected, atol=1e-5)
 
 
 def test_the_stem_of_graham_is_the_published_list() -> None:

@@ -173,6 +173,31 @@ def test_norms_biases_and_layerscale_are_never_decayed(optimizer: str, decay_tok
     assert {group["lr"] for group in groups} == {0.2}
 
 
+@pytest.mark.parametrize("decay_tokens", [True, False])
+def test_gains_and_biases_decay_if_asked_and_layerscale_does_not(decay_tokens: bool) -> None:
+    """Norm gains and biases by the type of their layer; a step of SGD shrinks a gain."""
+    config = TrainConfig(decay_gains=True, decay_tokens=decay_tokens, wd=0.3, optimizer="sgd")
+    model = small_vit()
+    optimizer = build_optimizer(model, config)
+    groups = optimizer.param_groups
+    wd_of = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
+    decayed = {name for name, p in model.named_parameters() if wd_of[id(p)] == 0.3}
+    added = {
+        f"{prefix}.{name}"
+        for prefix, layer in model.named_modules()
+        if isinstance(layer, (nn.Conv2d, nn.Linear, nn.LayerNorm))
+        for name, p in layer.named_parameters()
+        if name == "bias" or isinstance(layer, nn.LayerNorm)
+    }
+    assert decayed == decayed_by_hand(model, decay_tokens) | added
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    gain, scale = (model.get_parameter(name) for name in ("norm.weight", "blocks.0.ls1.gamma"))
+    assert gain.tolist() == pytest.approx([1 - config.lr * 0.3] * 8)
+    assert scale.tolist() == pytest.approx([0.1] * 8)
+
+
 @pytest.mark.parametrize("name", ["resnet18", "vit_tiny_patch16_224", "vit_small_patch16_18x2_224"])
 def test_models_of_timm_decay_alike(name: str) -> None:
     block = {"depth": 1} if name.startswith("vit") else {}

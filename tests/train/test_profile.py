@@ -390,6 +390,17 @@ def test_peak_memory_is_that_of_weights_and_what_a_pass_must_hold() -> None:
     assert larger > 128 * 17 * 4 * 256 * 4 / 2**20  # the hidden layer of one MLP, float32
 
 
+def test_peak_memory_beyond_the_weights_is_that_of_the_width_and_not_of_the_depth() -> None:
+    """Touvron et al. 2022, section 3.1: in inference constant in depth. It is, but for weights."""
+    beyond = {}
+    for width, depth in ((32, 2), (32, 8), (64, 2)):
+        config = SMALL.replace(width=width, depth=depth, branches=1, batch_size=8)
+        weights = complexity(config).params * 4 / 2**20
+        beyond[width, depth] = peak_memory_mib(config, CPU) - weights
+    assert beyond[32, 8] == pytest.approx(beyond[32, 2], abs=1e-3)
+    assert beyond[64, 2] == pytest.approx(2 * beyond[32, 2], rel=0.05)  # linear; weights are not
+
+
 # ---- statistics
 
 

@@ -10,18 +10,28 @@ from vitscale.analysis.questions.seeds import draws_of
 from vitscale.analysis.results import STATUSES, Results
 from vitscale.plan.metrics import Metric
 
+ENDS = ("mean", "mean_low", "mean_high")
+
 
 def arm_means(results: Results) -> pd.DataFrame:
     """One row per arm: numbers of its runs by status, n of them finished, and mean and sd (ddof=1)
     of the metric over those.
 
     Reference runs are in none of these numbers. Intervals are Student's for the mean and, for the
-    sd, Bonett's, or that of chi-square for fewer than 8 runs; none for a single run.
+    sd, Bonett's, or that of chi-square for fewer than 8 runs; none for a single run. An arm with
+    several lr is shown at its own one, `lr`, and the interval of its mean includes that choice.
     """
-    rows = [
-        {"arm": arm, **_row(draws_of(results.trials, arm), results.metric)}
-        for arm in results.study.arms
-    ]
+    metric, of_arms = results.metric, results.once(cells)
+    chosen = any(cell.chooses for cell in of_arms.values())
+    rows = []
+    for arm, cell in of_arms.items():
+        row = {"arm": arm, **({"lr": cell.lr} if chosen else {})}
+        if cell.chooses:
+            ends = dict(zip(ENDS, cell.interval("value", metric), strict=True))
+            row |= {**_row(cell.runs, metric), **ends}
+        else:
+            row |= _row(draws_of(results.trials, arm), metric)
+        rows.append(row)
     return pd.DataFrame(rows)
 
 

@@ -269,6 +269,17 @@ def factorial_effects(results: Results) -> pd.DataFrame:
     return table_of(results, "factorial_effects", EFFECTS)
 
 
+def main_effects(results: Results) -> pd.DataFrame:
+    """One row per factor of a screening design and evaluation set: the mean at one level minus that
+    at the level of the first arm, each over half of the arms.
+
+    Statistics as in pair_differences. Factors named "empty ..." stand for nothing and are corrected
+    apart: what they show is an interaction of others, or chance. Unless the design is a full
+    factorial, an interaction of two factors is part of the effects of others.
+    """
+    return table_of(results, "main_effects", EFFECTS)
+
+
 def factorial_means(results: Results) -> pd.DataFrame:
     """One row per arm of a factorial: the levels of its factors, how many runs finished and
     diverged, and the mean of the metric with its 95% interval.
@@ -293,9 +304,10 @@ def factorial_means(results: Results) -> pd.DataFrame:
 
 def sentences(results: Results, table: Callable[[Results], pd.DataFrame], what: str) -> list[str]:
     """How often a difference is shown, for each evaluation set, and the rows where they are few."""
-    said = []
-    for _, of in results.once(table).groupby("evaluation", sort=False):
-        said += verdicts(results, of, what)
+    said, made = [], results.once(table)
+    keys = [name for name in ("kind", "evaluation") if name in made]
+    for (*kind, _), of in made.groupby(keys, sort=False):
+        said += verdicts(results, of, " ".join([what, *(f"({name})" for name in kind)]))
         if len(of) <= MAX_ROWS:
             said.append(f"{'; '.join(_said(row, results.metric) for _, row in of.iterrows())}.")
     return said
@@ -348,4 +360,5 @@ ANSWERS: dict[str, Callable[[Results], list[str]]] = {  # table -> its answer
     "factorial_effects": functools.partial(
         sentences, table=factorial_effects, what="Effects of the factors"
     ),
+    "main_effects": functools.partial(sentences, table=main_effects, what="Effects of the factors"),
 }

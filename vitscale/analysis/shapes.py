@@ -13,13 +13,9 @@ import pandas as pd
 
 from vitscale.analysis import estimates, kind, registry
 from vitscale.analysis import repeats as repeat_words
+from vitscale.analysis.cells import Cell, cells
 from vitscale.analysis.kind import Kind, Summary
-from vitscale.analysis.questions import shapes
-from vitscale.analysis.questions.shapes import (
-    Shape,
-    lr_sweep,
-    reported,
-)
+from vitscale.analysis.questions.shapes import lr_sweep, reported
 from vitscale.analysis.report.layout import metric_label
 from vitscale.analysis.report.text import either
 from vitscale.analysis.results import STATUSES, Results
@@ -35,6 +31,15 @@ Value = TypeVar("Value")
 def chooses_lr(study: Study) -> bool:
     """Whether arms have several lr, of which minival chooses the one that is shown."""
     return len({(trial.arm.name, trial.config.lr) for trial in study.trials}) > len(study.arms)
+
+
+def noun(study: Study) -> str:
+    """What an arm is: a shape, if its factors name a size."""
+    return "shape" if all("size" in arm.factors for arm in study.arms.values()) else "arm"
+
+
+def a(study: Study) -> str:
+    return "a shape" if noun(study) == "shape" else "an arm"
 
 
 def _unless_single_lr(
@@ -65,25 +70,25 @@ def unfinished(results: Results) -> str:
     return (
         f"Still missing: {len(missing)} of {planned} runs, of "
         f"{', '.join(arms[:MAX_NAMES])}{more}. An lr is compared over the runs that have an "
-        "outcome, so the lr at which a shape is shown may yet change."
+        f"outcome, so the lr at which {a(results.study)} is shown may yet change."
     )
 
 
 @_unless_single_lr(repeat_words.counts)
 def counts(results: Results) -> pd.DataFrame:
-    """One row per shape: numbers of runs by status, at all its lr and at the lr at which it is
+    """One row per arm: numbers of runs by status, at all its lr and at the lr at which it is
     shown.
     """
+    name, outcomes = noun(results.study), results.trials
     return pd.DataFrame(
-        [_counts_row(cell, results.trials) for cell in results.once(shapes.all_shapes).values()]
+        [{name: cell.arm, **_counts_row(cell, outcomes)} for cell in results.once(cells).values()]
     )
 
 
-def _counts_row(cell: Shape, outcomes: pd.DataFrame) -> dict[str, object]:
+def _counts_row(cell: Cell, outcomes: pd.DataFrame) -> dict[str, object]:
     runs, shown = outcomes[outcomes["arm"] == cell.arm], estimates.counts(cell.runs)
     at_lr = {f"{status} there": shown[status] for status in STATUSES}
     return {
-        "shape": cell.arm,
         "planned": len(runs),
         **estimates.counts(runs),
         "shown at lr": cell.lr,
@@ -120,7 +125,7 @@ def _summarized(study: Study) -> dict[str, str]:
 
 @_unless_single_lr(kind.design)
 def design(study: Study) -> pd.DataFrame:
-    """One row per shape: its runs, lr and seeds, what it is trained with, and its size."""
+    """One row per arm: its runs, lr and seeds, what it is trained with, and its size."""
     return pd.DataFrame([_design_row(study, arm) for arm in study.arms])
 
 
@@ -128,7 +133,7 @@ def _design_row(study: Study, arm: str) -> dict[str, object]:
     configs = [trial.config for trial in study.trials if trial.arm.name == arm]
     size, first = study.cost(configs[0]), configs[0]
     return {
-        "shape": arm,
+        noun(study): arm,
         "runs": len(configs),
         "lr": _listed(config.lr for config in configs),
         "seeds": _listed(config.seed for config in configs),
@@ -154,9 +159,10 @@ def _listed(values: Iterable[float]) -> str:
 def design_text(study: Study) -> str:
     """What was planned, and what is chosen after training."""
     return (
-        f"{len(study.arms)} shapes, each at {_grid(study)}: {len(study.trials)} runs. All were "
-        "fixed before the first training and none is stopped early. Only the lr at which a shape "
-        f"is shown is chosen by results, on {CHOOSES}. Multiply-adds are those of one image."
+        f"{len(study.arms)} {noun(study)}s, each at {_grid(study)}: {len(study.trials)} runs. All "
+        "were fixed before the first training and none is stopped early. Only the lr at which "
+        f"{a(study)} is shown is chosen by results, on {CHOOSES}. Multiply-adds are those of one "
+        "image."
     )
 
 
@@ -182,9 +188,10 @@ def caveats(results: Results) -> list[str]:
         f"Reported is {label}, and the same on the other sets, of the last epoch on the splits: "
         f"{shown}. No epoch is selected.",
         (
-            f"An arm is one shape at {grid}. It is shown at the lr with the lowest mean on "
-            f"{CHOOSES} over the runs that finished, the smaller of equal ones, among the lr at "
-            f"which at least half of the runs did. {shown} have no part in that choice."
+            f"An arm is one {'setting' if noun(results.study) == 'arm' else 'shape'} at {grid}. It "
+            f"is shown at the lr with the lowest mean on {CHOOSES} over the runs that finished, "
+            "the smaller of equal ones, among the lr at which at least half of the runs did. "
+            f"{shown} have no part in that choice."
         ),
         (
             "Means and differences are over the runs at that lr that finished, so they are "
@@ -193,9 +200,9 @@ def caveats(results: Results) -> list[str]:
         ),
         (
             "Intervals of means include the choice of lr: its noise is that of all runs of the "
-            "shape, relative to the mean of their lr. Intervals and p of differences are Welch's "
-            "at the chosen lr, without the choice. A run that is lucky on both "
-            f"{CHOOSES} and a reported set favours its lr. A single run has no interval."
+            f"{noun(results.study)}, relative to the mean of their lr. Intervals and p of "
+            "differences are Welch's at the chosen lr, without the choice. A run that is lucky on "
+            f"both {CHOOSES} and a reported set favours its lr. A single run has no interval."
         ),
         (
             "wd and all other fields of an arm are fixed in advance: if they are not the best for "

@@ -438,6 +438,9 @@ def _continue_after_failure(slug: str, failed: list[str]) -> Iterator[None]:
 
 def complexity(options: argparse.Namespace) -> None:
     """Prints the published costs of models next to those of our models as built (half a minute)."""
+    if options.runtime:
+        _runtime(options)
+        return
     from vitscale.train.complexity import compare_published
 
     rows = compare_published()
@@ -464,6 +467,24 @@ def complexity(options: argparse.Namespace) -> None:
     for row in rows:
         if row["deviates"]:
             print(f"* {row['source']}, {row['name']}, {row['resolution']} pixels: {row['reason']}")
+
+
+def _runtime(options: argparse.Namespace) -> None:
+    """Prints how well printed costs predict minutes per epoch: no model is built."""
+    from vitscale.analysis.published.tables import runtime_correlations
+
+    rows = runtime_correlations().to_dict("records")
+    if options.json:
+        print_json(rows)
+        return
+    print(f"minutes per epoch and cost, {rows[0]['n']} models of Xiao et al. 2021, Table 2:")
+    for row in rows:
+        words = "{r:.2f} [{r_low:.2f}, {r_high:.2f}], Figure 9 prints {printed}".format_map(row)
+        if row["cost"] != "acts_m":
+            more = "{acts_minus_r:.2f} [{acts_minus_r_low:.2f}, {acts_minus_r_high:.2f}]"
+            words += f"; activations have {more.format_map(row)} more"
+        print(f"{row['cost']:<9} r = {words}")
+    print("95% intervals: Fisher's z, and a bootstrap over models, which are no random sample.")
 
 
 def fields(options: argparse.Namespace) -> None:

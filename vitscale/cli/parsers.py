@@ -59,6 +59,11 @@ def _parser() -> Parser:
         "complexity", help="compare published costs of models with those of our models as built"
     )
     complexity.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    complexity.add_argument(
+        "--runtime",
+        action="store_true",
+        help="how the printed costs of Xiao et al. 2021, Table 2 correlate with minutes per epoch",
+    )
     complexity.set_defaults(run=commands.complexity)
     return parser
 

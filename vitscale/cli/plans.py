@@ -19,6 +19,7 @@ from vitscale.plan.cost import (
     Measured,
     complexity,
     own_training_flops,
+    shape_of,
     training_flops,
     weights_bytes,
 )
@@ -426,11 +427,16 @@ def _published(study: Study, devices_per_trial: float | None) -> Pace:
             f"but got (devices_per_trial={devices_per_trial:g})"
         )
     printed = epoch_times.epoch_minutes()
-    minutes = {
-        complexity(TrainConfig(**model.fields)): printed[model.name]
+    models = {
+        model.name: TrainConfig(**model.fields)
         for model in published_models()
         if model.source == "Xiao et al. 2021, Table 2"
-        and not model.fields["model"].startswith("timm:")  # not counted in closed form
+    }
+    minutes = {
+        complexity(config, study.measured): printed[name]
+        for name, config in models.items()
+        # no closed form: measured where the study has the model
+        if not config.model.startswith("timm:") or shape_of(config) in study.measured
     }
 
     def hours_of(trial: Trial) -> float:

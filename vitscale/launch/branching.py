@@ -72,9 +72,12 @@ def pins(
     configs: Collection[TrainConfig], store: Store, parents: Iterable[TrainConfig] = ()
 ) -> dict[str, set[int]]:
     """Trial -> steps at which trials of any study of the store start, for trials of `configs`; for
-    `parents`, which are among them, AT_END, too.
+    `parents`, which are among them, and for those that others of `configs` start from, AT_END, too.
     """
-    starts = {config.id for config in parents} & {config.id for config in configs}
+    starts = {config.id for config in parents} | {
+        need for config in configs for need in config.parents
+    }
+    starts &= {config.id for config in configs}
     ids = {config.id for config in configs if config.constant_until} | starts
     plans = readable_plans(store).values() if ids else ()
     steps = branch_steps((entry for plan in plans for entry in entries(plan)), ids)

@@ -373,3 +373,46 @@ def factorial_effects(plan: Plan) -> Iterator[Comparison]:
                 kind = "main effect" if num == 1 else "interaction"
                 kept = {arm: weight for arm, weight in weights.items() if weight}
                 yield Comparison(kept, {"kind": kind, "effect": effect}, family=kind)
+
+
+EMPTY = "empty"  # begins the names of columns of a screening design that stand for nothing
+
+
+def screening(plan: Plan) -> dict[str, dict[str, int]]:
+    """Factor -> arm -> -1 at the level of the first arm, 1 at the other.
+
+    Raises ValueError unless each factor that varies has two levels in as many arms each, and any
+    two factors are orthogonal: each two levels meet in as many arms.
+    """
+    levels, num = varied(plan), len(plan.arms)
+    signs = {
+        name: {arm.name: -1 if arm.factors[name] == of[0] else 1 for arm in plan.arms.values()}
+        for name, of in levels.items()
+    }
+    odd = [name for name, of in levels.items() if len(of) != 2 or sum(signs[name].values()) != 0]
+    if odd or not levels:
+        counts = dict(Counter(arm.factors[odd[0]] for arm in plan.arms.values())) if odd else {}
+        raise ValueError(
+            "each factor of a screening design must have two levels, each in half of the arms, but "
+            f"got ({num} arms, {odd[0] if odd else 'no factor'}={shown(counts)})"
+        )
+    for a, b in combinations(levels, 2):
+        if sum(signs[a][arm] * signs[b][arm] for arm in plan.arms):
+            both = Counter((arm.factors[a], arm.factors[b]) for arm in plan.arms.values())
+            raise ValueError(
+                "two factors of a screening design must be orthogonal, each two levels in as many "
+                f"arms, but got ({a}, {b}={shown(dict(both))})"
+            )
+    return signs
+
+
+def main_effects(plan: Plan) -> Iterator[Comparison]:
+    """Each factor of a screening design: the mean at the level that the first arm does not have,
+    minus the mean at the level that it has. Empty columns are a family of their own.
+    """
+    levels = varied(plan)
+    for name, signs in screening(plan).items():
+        kind = "empty column" if name.startswith(EMPTY) else "main effect"
+        weights = {arm: 2 * sign / len(signs) for arm, sign in signs.items()}
+        effect = f"{name}: {levels[name][1]} − {levels[name][0]}"
+        yield Comparison(weights, {"kind": kind, "effect": effect}, family=kind)

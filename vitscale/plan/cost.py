@@ -96,23 +96,41 @@ def _norm(channels: int) -> Complexity:
 
 def _vit(c: TrainConfig) -> Complexity:
     side = c.resolution // c.patch_size
-    tokens = side * side + (c.pool == "token")
-    # only learned position embeddings count
-    placed = (side * side + (c.pool == "token" and c.embed_token)) * (c.pos_embed == "learned")
-    embedding = Complexity((placed + (c.pool == "token")) * c.width, 0, 0)
+    patches, token = side * side, int(c.pool == "token")
+    embedding = Complexity(_positions(c, side) + token * c.width, 0, 0)
+    before = c.depth if c.class_blocks else c.token_layer  # blocks without the class token
+    blocks = _branch(c, patches) * (before * c.branches)
+    blocks += _branch(c, patches + token) * ((c.depth - before) * c.branches)
+    blocks += _branch(c, patches + 1, 1) * c.class_blocks
+    if c.pos_embed == "relative":
+        of = Complexity(  # a vector per offset for all heads, and its products with the queries
+            (2 * patches - 1) * (c.width // c.heads), patches**2 * c.width, c.heads * patches**2
+        )
+        blocks += of * c.depth
     head = _norm(c.width) + _linear(1, c.width, c.num_classes)
-    return _stem(c, side) + embedding + _branch(c, tokens) * (c.depth * c.branches) + head
+    return _stem(c, side) + embedding + blocks + head
 
 
-def _branch(c: TrainConfig, tokens: int) -> Complexity:
-    """One attention and one MLP with their norms and LayerScale."""
-    hidden = int(c.width * c.mlp_ratio)
+def _positions(c: TrainConfig, side: int) -> int:
+    """Parameters of learned positions that are added to tokens."""
+    token = c.pool == "token" and c.embed_token and not c.has_late_token
+    of = {"learned": side * side + token, "learned2d": side}  # of half vectors: two sides
+    return of.get(c.pos_embed, 0) * c.width * (c.depth if c.pos_at == "layer" else 1)
+
+
+def _branch(c: TrainConfig, tokens: int, queries: int = 0) -> Complexity:
+    """One attention and one MLP with their norms and LayerScale, of all tokens or of the first
+    ones, `queries`, to which the others are keys.
+    """
+    hidden, queries = int(c.width * c.mlp_ratio), queries or tokens
     products = Complexity(
-        0, 2 * tokens * tokens * c.width, c.heads * tokens * tokens + tokens * c.width
+        0, 2 * queries * tokens * c.width, c.heads * queries * tokens + queries * c.width
     )
-    attention = _linear(tokens, c.width, 3 * c.width) + products + _linear(tokens, c.width, c.width)
-    mlp = _linear(tokens, c.width, hidden) + _linear(tokens, hidden, c.width)
-    gains = Complexity(2 * c.width if c.layerscale else 0, 0, 0)
+    qkv = _linear(queries, c.width, c.width) + _linear(tokens, c.width, 2 * c.width)
+    attention = qkv + products + _linear(queries, c.width, c.width)
+    mlp = _linear(queries, c.width, hidden) + _linear(queries, hidden, c.width)
+    per_branch = c.width if c.branch_gain == "channel" else 1
+    gains = Complexity(2 * per_branch if c.layerscale else 0, 0, 0)
     return _norm(c.width) * 2 + attention + mlp + gains
 
 
@@ -121,7 +139,7 @@ def _stem(c: TrainConfig, side: int) -> Complexity:
     match c.stem:
         case "patchify" | "patchify_gelu":
             return _conv(side, c.channels, c.width, c.patch_size, bias=True)
-        case "patchify_bn" | "patchify_bn_gelu":
+        case "patchify_bn" | "patchify_bn_gelu" | "patchify_bn_relu":
             return _conv(side, c.channels, c.width, c.patch_size, bias=True) + _norm(c.width)
         case "conv":
             return _convs(c, c.stem_layers, bias=False) + _linear(

@@ -80,6 +80,9 @@ class Fields:
     flip_prob: Fraction = 0.0  # of a horizontal flip
     # policy of random operations; 3augment as in DeiT III (Touvron et al. 2022)
     augment: Literal["none", "autoaugment", "randaugment", "trivialaugment", "3augment"] = "none"
+    # 3augment: the operations of which each image gets one, "gray", "solarize" or "gray-blur"; "":
+    # all three
+    augment_ops: str = ""
     randaugment_ops: Annotated[Count, Max(1_000)] = 2  # randaugment: operations per image
     randaugment_magnitude: NotNegative = 9.0  # randaugment: strength of an operation, up to 10
     # randaugment: standard deviation of the strength, which each operation draws for itself
@@ -113,11 +116,18 @@ class Fields:
     branches: Annotated[Count, Max(1_000)] = 1
     heads: Annotated[Count, Max(2**17)] = 4  # of each attention; a divisor of width
     mlp_ratio: Positive = 4.0  # hidden channels of an MLP, as a multiple of width
-    # what makes tokens: one convolution (patchify, with batch norm and GELU as named), or several:
-    # conv (Xiao et al. 2021), shaped by the fields below; graham (Graham et al. 2021); hmlp
-    # (Touvron et al. 2022)
+    # what makes tokens: one convolution (patchify, with batch norm, GELU and ReLU as named), or
+    # several: conv (Xiao et al. 2021), shaped by the fields below; graham (Graham et al. 2021);
+    # hmlp (Touvron et al. 2022)
     stem: Literal[
-        "patchify", "patchify_bn", "patchify_gelu", "patchify_bn_gelu", "conv", "graham", "hmlp"
+        "patchify",
+        "patchify_bn",
+        "patchify_gelu",
+        "patchify_bn_gelu",
+        "patchify_bn_relu",
+        "conv",
+        "graham",
+        "hmlp",
     ] = "patchify"
     stem_norm: Literal["bn", "ln"] = "bn"  # norm of conv, graham and hmlp: batch or layer norm
     stem_channels: str = ""  # conv: output channels of its convolutions, "24-48-96-192"
@@ -125,11 +135,25 @@ class Fields:
     stem_kernels: str = ""  # conv: their kernel sizes, "3-3-3-2"; "" for 3 everywhere
     # what the head sees: the class token, or the average of the patch tokens without one
     pool: Literal["token", "avg"] = "token"
-    # position embedding: one learned vector per token, fixed 2-D sine-cosine, or none
-    pos_embed: Literal["learned", "sincos", "none"] = "learned"
-    embed_token: bool = True  # the class token has a position embedding, too
+    # position embedding: one learned vector per token; half of one per column and half per row
+    # (learned2d), or one per offset of two patches, in attention (relative; Dosovitskiy et al.
+    # 2021, appendix D.4); fixed 2-D sine-cosine; or none
+    pos_embed: Literal["learned", "learned2d", "relative", "sincos", "none"] = "learned"
+    # where learned ones are added: after the stem, or before each of the `depth` blocks, which have
+    # their own (layer) or the same (shared)
+    pos_at: Literal["stem", "layer", "shared"] = "stem"
+    # the class token has a position embedding, too; one that enters later has none
+    embed_token: bool = True
+    # the class token enters before this block, counted from 0; or before `class_blocks`
+    token_layer: Annotated[Natural, Max(10_000)] = 0
+    # blocks after the others that update the class token alone (CaiT, Touvron et al. 2021)
+    class_blocks: Annotated[Natural, Max(10_000)] = 0
     # initial gain of each residual branch and channel; 0: no LayerScale
     layerscale: NotNegative = 0.0
+    # a gain for each channel of a branch, or one for all of them, as in ReZero and SkipInit
+    branch_gain: Literal["channel", "scalar"] = "channel"
+    # gains start at `layerscale`, at random values from 0 to twice that, or at 0, with layerscale 1
+    gain_init: Literal["constant", "uniform", "zero"] = "constant"
     # jax: as the ViT authors' code, with a zero head; trunc_normal: as DeiT's
     weight_init: Literal["jax", "trunc_normal"] = "jax"
 
@@ -139,9 +163,9 @@ class Fields:
     lr: Positive = 1e-3  # peak, after warm-up, quoted at a batch of `lr_batch`
     # batch at which `lr` is quoted: training uses lr * batch_size / lr_batch; 0: lr itself
     lr_batch: Annotated[Natural, Max(2**24)] = 0
-    # weight decay; adamw, lamb, lion: decoupled; sgd, adam: L2 in the gradient; never on norm gains
-    # and biases
+    # weight decay; adamw, lamb, lion: decoupled; sgd, adam: L2 in the gradient
     wd: NotNegative = 0.05
+    decay_gains: bool = False  # weight decay on norm gains and biases too; never on LayerScale
     decay_tokens: bool = True  # weight decay on the class token and the position embedding too
     # adamw, adam, lamb: decay of the average of gradients; lion: weight of that average in its step
     beta1: BelowOne = 0.9
@@ -223,6 +247,10 @@ class Fields:
     # what is trained beside the head: all; attention or the MLPs, with the position embedding; or
     # nothing. What is not trained stays as the parent left it.
     trainable: Literal["all", "attn", "ffn", "head"] = "all"
+    # what the parent gives: all weights, or the gains of LayerScale alone
+    init_parts: Literal["all", "layerscale"] = "all"
+    # the gains of LayerScale stay as the parent left them, while all else is trained
+    frozen: Literal["none", "layerscale"] = "none"
 
     # ---- distillation
     # id of a parent of the study whose predictions, on the same augmented images, are part of the
@@ -304,6 +332,11 @@ class Fields:
     def num_samples(self) -> int:
         """Images drawn in the whole training."""
         return self.num_steps * self.batch_size
+
+    @property
+    def has_late_token(self) -> bool:
+        """Whether the class token enters after the first block."""
+        return self.token_layer > 0 or self.class_blocks > 0
 
     @property
     def timm_kwargs(self) -> dict[str, Any]:

@@ -12,12 +12,7 @@ from vitscale.plan.parents import setting
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.questions import check_questions, compares_pairs
 from vitscale.plan.spelling import shown
-from vitscale.plan.trial import DROP_PATH_BY, Arm, Plan, check_factors, check_not_pooled
-
-
-def family_of(arm: Arm) -> tuple[str, str]:
-    """(size, rule for drop path) of a shape: shapes are compared within both."""
-    return str(arm.factors["size"]), str(arm.factors.get(DROP_PATH_BY, ""))
+from vitscale.plan.trial import Plan, check_factors, check_not_pooled
 
 
 def check_kind(study: Plan) -> None:
@@ -77,19 +72,6 @@ def _shapes(study: Plan) -> None:
             "the trials of an arm must differ only in lr and seed in a study of kind shapes, but "
             f"got (study={study.slug!r}, arm={arm!r})"
         )
-    check_factors(study, ("size",))
-    check_not_pooled(
-        study,
-        "size, drop path rule, depth, branches, LayerScale and epochs",
-        lambda c: (
-            c["size"],
-            c.get(DROP_PATH_BY, ""),
-            c["depth"],
-            c["branches"],
-            c["layerscale"] != 0,
-            c["epochs"],
-        ),
-    )
 
 
 def _scaling(study: Plan) -> None:

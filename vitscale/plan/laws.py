@@ -11,6 +11,8 @@ from vitscale.plan.fields import DEFAULTS, Fields, field_types, ints
 
 Law = tuple[str, bool, str]  # (condition, whether it holds, the fields concerned)
 MODELS = ("vit", *REGNETY)  # and "timm:NAME"
+# of 3augment; all three are the empty text
+AUGMENT_OPS = ("gray", "solarize", "blur", "gray-solarize", "gray-blur", "solarize-blur")
 MAX_MLP_RATIO = 1_000.0
 MAX_CONVOLUTIONS, MAX_CHANNELS = 32, 2**17  # of a conv stem
 # Fields of which no law asks together with another field.
@@ -111,6 +113,11 @@ def _data_laws(c: Fields) -> list[Law]:
             "channels == 3 for a policy or color jitter",
             c.channels == 3 or (c.augment == "none" and not c.color_jitter),
             "channels augment color_jitter",
+        ),
+        (
+            f"augment_ops empty, or with the augment 3augment in ({', '.join(AUGMENT_OPS)}),",
+            not c.augment_ops or (c.augment == "3augment" and c.augment_ops in AUGMENT_OPS),
+            "augment augment_ops",
         ),
         ("randaugment_magnitude <= 10", c.randaugment_magnitude <= 10, "randaugment_magnitude"),
         (
@@ -268,12 +275,26 @@ def _trunk_laws(c: Fields) -> list[Law]:
     ]
 
 
+OF_START = ("init_weights", "init_head", "trainable", "init_parts", "frozen")  # with init_from
+
+
 def _parent_laws(c: Fields) -> list[Law]:
     if not c.init_from:
-        given = "init_weights raw, init_head keep and trainable all without init_from"
-        plain = (c.init_weights, c.init_head, c.trainable) == ("raw", "keep", "all")
-        return [(given, plain, "init_from init_weights init_head trainable")]
+        given = ", ".join(f"{name} {DEFAULTS[name]}" for name in OF_START)
+        plain = all(getattr(c, name) == DEFAULTS[name] for name in OF_START)
+        return [(f"{given} without init_from", plain, f"init_from {' '.join(OF_START)}")]
+    of_gains = "layerscale" in (c.init_parts, c.frozen)
     return [
+        (
+            "layerscale > 0 and trainable == 'all' with the part layerscale",
+            not of_gains or (c.layerscale > 0 and c.trainable == "all"),
+            "layerscale trainable init_parts frozen",
+        ),
+        (
+            "init_head == 'keep' unless init_parts is all",
+            c.init_parts == "all" or c.init_head == "keep",
+            "init_head init_parts",
+        ),
         (
             "init_from an id of twelve hex digits",
             bool(re.fullmatch("[0-9a-f]{12}", c.init_from)),
@@ -371,14 +392,20 @@ VIT_ONLY = (
     "stem_kernels",
     "pool",
     "pos_embed",
+    "pos_at",
     "embed_token",
+    "token_layer",
+    "class_blocks",
     "layerscale",
+    "branch_gain",
+    "gain_init",
     "weight_init",
     "dropout",
 )
 
 
 def _vit_laws(c: Fields) -> list[Law]:
+    late = c.has_late_token
     power = c.patch_size >= 4 and c.patch_size & (c.patch_size - 1) == 0
     laws = [
         ("width % heads == 0", c.heads >= 1 and c.width % c.heads == 0, "width heads"),
@@ -391,8 +418,14 @@ def _vit_laws(c: Fields) -> list[Law]:
         # otherwise timm would use a ratio of 1
         ("width * mlp_ratio >= 1", c.width * c.mlp_ratio >= 1, "width mlp_ratio"),
         (
-            "patch_size a power of 2 from 4 for the stems graham and hmlp",
-            power or c.stem not in ("graham", "hmlp"),
+            "patch_size a power of 2 from 4 for the stem graham",
+            power or c.stem != "graham",
+            "stem patch_size",
+        ),
+        # at 4 it is one convolution with a norm: patchify_bn, the same training with another id
+        (
+            "patch_size a power of 2 from 8 for the stem hmlp",
+            (power and c.patch_size >= 8) or c.stem != "hmlp",
             "stem patch_size",
         ),
         (
@@ -403,14 +436,45 @@ def _vit_laws(c: Fields) -> list[Law]:
         ("width % 4 == 0 for the stem hmlp", c.stem != "hmlp" or c.width % 4 == 0, "stem width"),
         # a field without effect would give the same training another id
         (
+            "branch_gain channel and gain_init constant without layerscale",
+            c.layerscale > 0 or (c.branch_gain, c.gain_init) == ("channel", "constant"),
+            "layerscale branch_gain gain_init",
+        ),
+        (
+            "layerscale == 1 with gain_init zero",
+            c.gain_init != "zero" or c.layerscale == 1,
+            "layerscale gain_init",
+        ),
+        (
             "stem_norm == 'bn' unless the stem is conv, graham or hmlp",
             c.stem_norm == "bn" or c.stem in ("conv", "graham", "hmlp"),
             "stem stem_norm",
         ),
         (
             "embed_token unless a class token has a learned position",
-            c.embed_token or (c.pool == "token" and c.pos_embed == "learned"),
-            "embed_token pool pos_embed",
+            c.embed_token or (c.pos_embed == "learned" and c.pool == "token" and not late),
+            "embed_token pool pos_embed token_layer class_blocks",
+        ),
+        (
+            "pos_at == 'stem' unless positions are learned or learned2d, and depth > 1",
+            c.pos_at == "stem" or (c.pos_embed in ("learned", "learned2d") and c.depth > 1),
+            "pos_at pos_embed depth",
+        ),
+        (
+            "token_layer < depth, token_layer or class_blocks 0, and both without a class token,",
+            (c.pool == "token" or not late)
+            and c.token_layer < (1 if c.class_blocks else max(1, c.depth)),
+            "token_layer depth pool class_blocks",
+        ),
+        (
+            "branches == 1 with relative positions or class_blocks",
+            c.branches == 1 or not (c.class_blocks or c.pos_embed == "relative"),
+            "branches pos_embed class_blocks",
+        ),
+        (
+            "width % 2 == 0 for learned2d positions",
+            c.pos_embed != "learned2d" or c.width % 2 == 0,
+            "width pos_embed",
         ),
         (
             "width % 4 == 0 for sincos positions",

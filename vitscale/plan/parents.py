@@ -9,7 +9,7 @@ the step.
 A trial may start from the final weights of a parent (`init_from`), as in fine-tuning. Parents are
 trainings of `Study.parents`: they have no arm and stand in no table, are trained first, and are
 shared between studies by their id. The id of a child names that of its parent. The teacher of a
-distillation is a parent, too.
+distillation is a parent, too, and a trial of the study may be what others need.
 """
 
 from __future__ import annotations
@@ -52,8 +52,13 @@ OF_MODEL = (
     "stem_kernels",
     "pool",
     "pos_embed",
+    "pos_at",
     "embed_token",
+    "token_layer",
+    "class_blocks",
     "layerscale",
+    "branch_gain",
+    "gain_init",
 )
 
 # fields that a child shares with its teacher: what goes into a model and comes out of it
@@ -153,7 +158,7 @@ def branch_steps(entries: Iterable[Mapping[str, Any]], ids: Iterable[str]) -> di
 def check_parents(study: Plan) -> None:
     """Raises ValueError unless each parent that is needed is planned, and fits its children."""
     known = {config.id: config for config in study.parents}
-    trials = {trial.config.id for trial in study.trials}
+    trials = {trial.config.id: trial.config for trial in study.trials}
     if twice := [i for i in known if i in trials] or len(known) < len(study.parents):
         raise ValueError(
             "each parent must be planned once, and be no trial of the study, but got "
@@ -167,13 +172,13 @@ def check_parents(study: Plan) -> None:
         needed.update(config.parents)
         for name, check in (("init_from", _check_parent), ("teacher", _check_teacher)):
             parent = getattr(config, name)
-            if parent and parent not in known:
+            if parent and parent not in {**trials, **known}:
                 raise ValueError(
-                    f"{name} must be the id of a parent of the study, but got "
+                    f"{name} must be the id of a parent or a trial of the study, but got "
                     f"({who}, {name}={parent!r})"
                 )
             if parent:
-                check(who, config, known[parent])
+                check(who, config, {**trials, **known}[parent])
     if idle := [i for i in known if i not in needed]:
         raise ValueError(
             "a parent must be the init_from or the teacher of a training, but got one that is "
@@ -197,8 +202,9 @@ def _check_parent(who: str, config: TrainConfig, parent: TrainConfig) -> None:
     names = [name for name in OF_MODEL if getattr(config, name) != getattr(parent, name)]
     if config.init_head == "keep" and config.num_classes != parent.num_classes:
         names.append("num_classes")
-    if config.model.startswith("timm:") and config.resolution != parent.resolution:
-        names.append("resolution")  # only positions of a vit are resized
+    fixed = config.model.startswith("timm:") or config.pos_embed == "relative"
+    if fixed and config.resolution != parent.resolution:
+        names.append("resolution")  # only positions of tokens are resized, and of a vit
     if names:
         values = ", ".join(
             f"{name}={getattr(config, name)!r} and {getattr(parent, name)!r}" for name in names
@@ -218,10 +224,12 @@ def setting(plan: Plan, config: TrainConfig) -> TrainConfig:
     """What a training has in common with those that differ in seeds alone, also of their parents,
     and in where they start.
     """
-    known = {parent.id: parent for parent in plan.parents}
     of = config.in_one_piece().replace(seed=0)
-    names = [name for name in ("init_from", "teacher") if getattr(of, name) in known]
-    return of.replace(**{name: setting(plan, known[getattr(of, name)]).id for name in names})
+    planned: dict[str, TrainConfig] = {}
+    if of.parents:
+        planned = {c.id: c for c in (*plan.parents, *(t.config for t in plan.trials))}
+    names = [name for name in ("init_from", "teacher") if getattr(of, name) in planned]
+    return of.replace(**{name: setting(plan, planned[getattr(of, name)]).id for name in names})
 
 
 def entries(plan: Mapping[str, Any]) -> list[Mapping[str, Any]]:

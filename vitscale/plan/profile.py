@@ -45,8 +45,8 @@ _STEP = {
     "ema_decay",
 }
 BEARING = {
-    "inference": _SHAPE | set(VIT_ONLY) - {"dropout", "weight_init"},
-    "training": _SHAPE | set(VIT_ONLY) - {"weight_init"} | _STEP,
+    "inference": _SHAPE | set(VIT_ONLY) - {"dropout", "gain_init", "weight_init"},
+    "training": _SHAPE | set(VIT_ONLY) - {"gain_init", "weight_init"} | _STEP,
 }
 
 

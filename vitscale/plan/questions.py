@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from vitscale.plan import comparisons
-from vitscale.plan.comparisons import Compared, factorial
+from vitscale.plan.comparisons import Compared, factorial, screening
 from vitscale.plan.spelling import shown
 from vitscale.plan.trial import (
+    DROP_PATH_BY,
     Plan,
     Trial,
     check_factors,
@@ -73,6 +74,10 @@ def _factorial(plan: Plan) -> None:
     factorial(plan)
 
 
+def _screening(plan: Plan) -> None:
+    screening(plan)
+
+
 def _axis(plan: Plan) -> None:
     for arm, of in conditions(plan).items():
         if type(of.get(plan.axis)) not in (int, float):
@@ -91,6 +96,22 @@ def _views(plan: Plan) -> None:
             f"the figures {', '.join(VIEWS)} must have a panel of their name, with their arms, but "
             f"got (figure={without[0]!r}, panels={shown(list(plan.panels))})"
         )
+
+
+def _cells_of_shapes(plan: Plan) -> None:
+    check_factors(plan, ("size",))
+    check_not_pooled(
+        plan,
+        "size, drop path rule, depth, branches, LayerScale and epochs",
+        lambda c: (
+            c["size"],
+            c.get(DROP_PATH_BY, ""),
+            c["depth"],
+            c["branches"],
+            c["layerscale"] != 0,
+            c["epochs"],
+        ),
+    )
 
 
 def _profiles(plan: Plan) -> None:
@@ -201,6 +222,16 @@ QUESTIONS = (
         figures=("factorial_grid",),
         drawn="displays.grid",
         laws=(_factorial,),
+    ),
+    Question(
+        kinds=OF_ARMS,
+        module="comparisons",
+        tables={
+            "main_effects": Compared(
+                comparisons.main_effects, "reported", {"main effect": "main effect of a factor"}
+            )
+        },
+        laws=(_screening,),
     ),
     Question(
         kinds=OF_ARMS,
@@ -334,7 +365,7 @@ QUESTIONS = (
         },
         figures=VIEWS,
         drawn="questions.shape_figures",
-        laws=(_views,),
+        laws=(_cells_of_shapes, _views),
     ),
     Question(
         kinds=("shapes",),

@@ -20,6 +20,7 @@ from vitscale.train.batchnorm import reestimate
 from vitscale.train.data import EVAL_BATCH, Batches, HeldOut, fingerprint, num_readers
 from vitscale.train.device import device_at, seed_everything
 from vitscale.train.ema import Ema
+from vitscale.train.inherit import resized
 from vitscale.train.metrics import NUM_BINS, calibration_gaps, in_top
 from vitscale.train.model import build_model, place
 from vitscale.train.parallel import Team
@@ -95,6 +96,8 @@ def model_with(weights: dict[str, torch.Tensor], config: TrainConfig) -> nn.Modu
         grid = getattr(getattr(model, "patch_embed", None), "grid_size", None)
         if config.model == "vit" and config.pos_embed == "sincos":
             weights["pos_embed"] = own["pos_embed"]
+        elif config.model == "vit":
+            weights["pos_embed"] = resized(weights["pos_embed"], config, antialias=True)
         elif grid and own["pos_embed"].dim() == 3:  # (1, tokens, width); timm resamples no other
             weights["pos_embed"] = resample_abs_pos_embed(
                 weights["pos_embed"],

@@ -6,15 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from vitscale.plan.config import TrainConfig
 from vitscale.record.workdir import Workdir
 from vitscale.train import checkpoint
-from vitscale.train.model import build_model, place
+from vitscale.train.model import build_model, gains, place
 
 POSITIONS = "pos_embed"
 # part of the names of what is trained beside the head and the positions
@@ -22,17 +23,26 @@ TRAINED = {"attn": ".attn.", "ffn": ".mlp."}
 
 
 def inherit(model: nn.Module, config: TrainConfig, weights: Mapping[str, Tensor]) -> None:
-    """Loads the weights of a parent, as of `state_dict`, into a model of the config.
+    """Loads the weights of a parent, as of `state_dict`, into a model of the config: all, or the
+    gains of LayerScale alone (`init_parts`).
 
     Learned positions of another resolution are resized by bicubic interpolation without
     antialiasing, as in DeiT's code (Touvron et al. 2021); that of the class token stays. The head
     is kept, zero, or left as it is (`init_head`).
     """
     own, state = model.state_dict(), dict(weights)
+    match config.init_parts:
+        case "all":
+            pass
+        case "layerscale":
+            model.load_state_dict({**own, **{name: state[name] for name in _of_gains(model)}})
+            return
+        case never:
+            assert_never(never)
     if POSITIONS in own and config.pos_embed == "sincos":
         state[POSITIONS] = own[POSITIONS]
     elif POSITIONS in own and own[POSITIONS].shape != state[POSITIONS].shape:
-        state[POSITIONS] = _resized(state[POSITIONS], config)
+        state[POSITIONS] = resized(state[POSITIONS], config)
     for name in _of_head(model):
         match config.init_head:
             case "zero":
@@ -52,16 +62,27 @@ def build_teacher(config: TrainConfig, folder: Workdir | Path, device: torch.dev
     return place(model, config, device).eval().requires_grad_(False)
 
 
-def _resized(positions: Tensor, config: TrainConfig) -> Tensor:
-    """Positions (1, T, C) for the resolution of the config."""
+def resized(positions: Tensor, config: TrainConfig, antialias: bool = False) -> Tensor:
+    """Learned positions (L, T, C) of L layers, or those of learned2d, for the resolution of the
+    config.
+    """
     from timm.layers import resample_abs_pos_embed
 
     side = config.resolution // config.patch_size
-    prefix = int(config.pool == "token" and config.embed_token)
-    resized: Tensor = resample_abs_pos_embed(
-        positions, [side, side], num_prefix_tokens=prefix, antialias=False
+    if config.pos_embed == "learned2d":  # bicubic along the axis of each half
+        # a height of 1: with a width of 1, torch 2's antialiasing gives other values
+        halves = [half.transpose(1, 2)[:, :, None] for half in positions.chunk(2, 1)]
+        new = [F.interpolate(of, (1, side), mode="bicubic", antialias=antialias) for of in halves]
+        return torch.cat([of[:, :, 0].transpose(1, 2) for of in new], 1)
+    prefix = int(config.pool == "token" and config.embed_token and not config.has_late_token)
+    return torch.cat(
+        [
+            resample_abs_pos_embed(
+                layer[None], [side, side], num_prefix_tokens=prefix, antialias=antialias
+            )
+            for layer in positions
+        ]
     )
-    return resized
 
 
 def _of_head(model: nn.Module) -> set[str]:
@@ -72,17 +93,26 @@ def _of_head(model: nn.Module) -> set[str]:
     return {f"{where}.{name}" for name in head.state_dict()}
 
 
+def _of_gains(model: nn.Module) -> set[str]:
+    """The names of the gains of LayerScale."""
+    return {f"{name}.gamma" for name in gains(model)}
+
+
 def freeze(model: nn.Module, config: TrainConfig) -> nn.Module:
     """The model, of which only `trainable` has gradients: attention or the MLPs, with the positions
-    and the head, or the head alone. Statistics of BatchNorm then stay as they are.
+    and the head, or the head alone. Statistics of BatchNorm then stay as they are. `frozen` gains
+    have none, either, and what has no gradient is in no optimizer.
     """
+    if config.frozen == "layerscale":
+        for module in gains(model).values():
+            module.gamma.requires_grad = False
     if config.trainable == "all":
         return model
     from timm.layers import freeze_batch_norm_2d
 
     head, part = _of_head(model), TRAINED.get(config.trainable, "")
     for name, weight in model.named_parameters():
-        is_part = bool(part) and (part in name or name == POSITIONS)
+        is_part = bool(part) and (part in name or name.endswith(POSITIONS))
         weight.requires_grad = name in head or is_part
     frozen: nn.Module = freeze_batch_norm_2d(model)
     return frozen

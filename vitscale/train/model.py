@@ -84,31 +84,81 @@ def _vit(config: TrainConfig) -> nn.Module:
             parts |= {"weight_init": ""}  # timm's default, that of DeiT
         case never_init:
             assert_never(never_init)
-    model = VisionTransformer(
+    learned = config.pos_embed in ("learned", "learned2d")
+    make: Callable[..., nn.Module] = VisionTransformer
+    moved = config.pos_embed == "learned2d" or config.pos_at != "stem" or config.has_late_token
+    if moved or config.pos_embed == "relative":
+        from vitscale.train.designs import DesignedViT, RelativeAttention
+
+        make = partial(DesignedViT, config) if moved else make
+        if config.pos_embed == "relative":
+            patches = (config.resolution // config.patch_size) ** 2
+            parts |= {"attn_layer": type("Of", (RelativeAttention,), {"num_patches": patches})}
+    model = make(
         img_size=config.resolution,
         in_chans=config.channels,
         num_classes=config.num_classes,
         embed_dim=config.width,
-        depth=config.depth,
+        depth=config.depth + config.class_blocks,
         num_heads=config.heads,
         mlp_ratio=config.mlp_ratio,
-        pos_embed="learn" if config.pos_embed == "learned" else "none",
-        no_embed_class=not config.embed_token or config.pos_embed == "sincos",
+        pos_embed="learn" if learned else "none",
+        no_embed_class=not config.embed_token
+        or config.pos_embed in ("sincos", "learned2d")
+        or config.has_late_token,
         init_values=config.layerscale or None,
         pos_drop_rate=config.dropout,
         proj_drop_rate=config.dropout,
         drop_path_rate=config.drop_path,
         **parts,
     )
-    return _fix_positions(model, config)
+    return _fix_positions(_with_gains(model, config), config)
+
+
+def gains(model: nn.Module) -> dict[str, Any]:
+    """The LayerScale modules of a ViT, by name."""
+    from timm.models.vision_transformer import LayerScale
+
+    return {
+        name: module for name, module in model.named_modules() if isinstance(module, LayerScale)
+    }
+
+
+@torch.no_grad()
+def _with_gains(model: nn.Module, config: TrainConfig) -> nn.Module:
+    """Gives each residual branch the gains of the config; timm's are one constant for each channel.
+
+    A scalar gain that starts at 0 is ReZero's (Bachlechner et al. 2020), with the norms that the
+    original leaves out. Random values are drawn after all other weights, which they leave alone.
+    """
+    for module in gains(model).values():
+        match config.branch_gain:
+            case "channel":
+                pass
+            case "scalar":
+                module.gamma = nn.Parameter(module.gamma[:1].clone())
+            case never_gain:
+                assert_never(never_gain)
+        match config.gain_init:
+            case "constant":
+                pass
+            case "uniform":
+                module.gamma.uniform_(0, 2 * config.layerscale)
+            case "zero":
+                module.gamma.zero_()
+            case never_init:
+                assert_never(never_init)
+    return model
 
 
 def _fix_positions(model: Any, config: TrainConfig) -> nn.Module:
-    """Gives a ViT sine-cosine positions, or none but their dropout, as the config says."""
+    """Gives a ViT sine-cosine positions, or none after the stem but their dropout, as the config
+    says.
+    """
     from timm.layers import build_sincos2d_pos_embed
 
     match config.pos_embed:
-        case "learned":
+        case "learned" | "learned2d":
             pass
         case "sincos":  # Chen et al. 2021, MoCo v3: the class token has no position
             side = config.resolution // config.patch_size
@@ -116,7 +166,7 @@ def _fix_positions(model: Any, config: TrainConfig) -> nn.Module:
             model.register_buffer(
                 "pos_embed", build_sincos2d_pos_embed([side, side], config.width)[None]
             )
-        case "none":  # timm skips the dropout if there are no positions to add
+        case "none" | "relative":  # timm skips the dropout if there are no positions to add
             model.norm_pre, model.pos_drop = model.pos_drop, nn.Identity()
         case never:
             assert_never(never)
@@ -125,20 +175,28 @@ def _fix_positions(model: Any, config: TrainConfig) -> nn.Module:
 
 def _block(config: TrainConfig) -> Callable[..., nn.Module]:
     """The constructor of a transformer block; timm's own drop path rates follow the linear rule."""
+    from timm.layers import Attention
     from timm.models.vision_transformer import Block
 
     from vitscale.train.blocks import ParallelBlock
 
     make = partial(ParallelBlock, num_parallel=config.branches) if config.branches > 1 else Block
 
+    def build(depth: int, **fields: Any) -> nn.Module:
+        if depth < config.depth:
+            return make(depth=depth, **fields)
+        from vitscale.train.designs import ClassBlock
+
+        return ClassBlock(depth=depth, **{**fields, "attn_layer": Attention})
+
     def uniform(drop_path: float, **fields: Any) -> nn.Module:
-        return make(drop_path=config.drop_path, **fields)
+        return build(drop_path=config.drop_path, **fields)
 
     match config.drop_path_rule:
         case "uniform":
             return uniform
         case "linear":
-            return make
+            return build
         case never:
             assert_never(never)
 

@@ -56,17 +56,25 @@ def match_formats(optimizer: torch.optim.Optimizer) -> None:
 def decay_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
     """Parameter groups with and without weight decay.
 
-    Biases and all one-dimensional parameters are never decayed: norm gains (Xiao et al. 2021,
-    section 5: decaying them costs small models many points) and LayerScale gains. Class token and
-    position embeddings, identified by the names in timm models, are decayed if `decay_tokens`.
-    Buffers without a gradient (sine-cosine positions) are in neither group.
+    Biases and norm gains are decayed if `decay_gains` (Xiao et al. 2021, section 5.4: that costs
+    small models many points), and LayerScale gains never. Class token and position embeddings,
+    identified by the names in timm models, are decayed if `decay_tokens`. Buffers without a
+    gradient (sine-cosine positions) are in neither group.
     """
     from timm.optim import param_groups_weight_decay
 
     tokens: set[str] = (
         set() if config.decay_tokens else set(getattr(model, "no_weight_decay", set)())
     )
-    return param_groups_weight_decay(model, config.wd, no_weight_decay_list=tokens)
+    if tokens and config.pos_embed == "relative":  # those of attention are in its blocks
+        tokens |= {name for name, _ in model.named_parameters() if name.endswith(".pos_embed")}
+    if not config.decay_gains:
+        return param_groups_weight_decay(model, config.wd, no_weight_decay_list=tokens)
+    # timm calls the gains of LayerScale gamma, gamma1, gamma_1, ...
+    scales = {name for name, _ in model.named_parameters() if ".gamma" in f".{name}"}
+    return param_groups_weight_decay(
+        model, config.wd, weight_decay_exclude_1d=False, no_weight_decay_list=tokens | scales
+    )
 
 
 def _lamb(

@@ -85,6 +85,7 @@ TRIVIALAUGMENT = [
     "AutoContrast",
     "Equalize",
 ]
+THREE_AUGMENT = {"gray": "Color", "solarize": "Solarize", "blur": "Blur"}
 JITTER = ["Brightness", "Contrast", "Color"]
 ENHANCEMENTS = [*JITTER, "Sharpness"]
 
@@ -168,13 +169,16 @@ def _trivialaugment(config: TrainConfig, rng: np.random.Generator) -> list[Layer
 
 
 def _three_augment(config: TrainConfig, rng: np.random.Generator) -> list[Layer]:
-    """Touvron et al. 2022, DeiT III: grayscale, solarize or blur, each for a third of the images.
+    """Touvron et al. 2022, DeiT III: grayscale, solarize or blur, each for a third of the images,
+    or those of `augment_ops` in equal shares.
 
     The paper gives no strengths: these are those of the authors' code and of timm's 3a, a threshold
     of 128 and a standard deviation uniform in [0.1, 2] pixels at any resolution.
     """
     num = config.batch_size
-    names = np.array(["Color", "Solarize", "Blur"])[rng.integers(3, size=num)]
+    chosen = config.augment_ops.split("-") if config.augment_ops else [*THREE_AUGMENT]
+    ops = [THREE_AUGMENT[name] for name in chosen]
+    names = np.array(ops)[rng.integers(len(ops), size=num)]
     sigmas = rng.uniform(0.1, 2.0, num)
     return [Layer(names, np.select([names == "Color", names == "Solarize"], [0.0, 128.0], sigmas))]
 

@@ -14,13 +14,15 @@ def build_stem(config: TrainConfig) -> nn.Sequential:
     """The stem of a config; for the plain "patchify", timm models have their own."""
     match config.stem:
         case "patchify":
-            return patchify_stem(config, norm=False, gelu=False)
+            return patchify_stem(config)
         case "patchify_bn":
-            return patchify_stem(config, norm=True, gelu=False)
+            return patchify_stem(config, nn.BatchNorm2d(config.width))
         case "patchify_gelu":
-            return patchify_stem(config, norm=False, gelu=True)
+            return patchify_stem(config, nn.GELU())
         case "patchify_bn_gelu":
-            return patchify_stem(config, norm=True, gelu=True)
+            return patchify_stem(config, nn.BatchNorm2d(config.width), nn.GELU())
+        case "patchify_bn_relu":
+            return patchify_stem(config, nn.BatchNorm2d(config.width), nn.ReLU())
         case "conv":
             return conv_stem(config)
         case "graham":
@@ -79,16 +81,12 @@ def hmlp_stem(config: TrainConfig) -> nn.Sequential:
     )
 
 
-def patchify_stem(config: TrainConfig, *, norm: bool, gelu: bool) -> nn.Sequential:
-    """Patchify followed by BatchNorm, GELU or both (Touvron et al. 2022, Table 7)."""
-    stem = nn.Sequential(
-        nn.Conv2d(config.channels, config.width, config.patch_size, stride=config.patch_size)
-    )
-    if norm:
-        stem.append(nn.BatchNorm2d(config.width))
-    if gelu:
-        stem.append(nn.GELU())
-    return stem
+def patchify_stem(config: TrainConfig, *after: nn.Module) -> nn.Sequential:
+    """Patchify, then BatchNorm, GELU or both (Touvron et al. 2022, Table 7), or BatchNorm and ReLU
+    (Xiao et al. 2021, Figure 7).
+    """
+    patch = config.patch_size
+    return nn.Sequential(nn.Conv2d(config.channels, config.width, patch, stride=patch), *after)
 
 
 def _normed(config: TrainConfig, convs: list[nn.Conv2d]) -> nn.Sequential:

@@ -22,6 +22,8 @@ from vitscale.plan import comparisons
 from vitscale.plan.study import Study
 from vitscale.plan.trial import conditions
 
+MANY = 8  # values of an axis: more over a wide range have a logarithmic axis
+
 
 @matplotlib.rc_context(layout.STYLE)
 def arm_lines(results: Results) -> Figure:
@@ -68,8 +70,10 @@ def _panel(ax: Axes, curves: Sequence[pd.Series], results: Results, name: str) -
     table = table[table["evaluation"] == name].set_index("arm")
     values = np.unique(np.concatenate(curves))
     ratios = values / values[0] if values[0] > 0 else np.full(2, 3.0)
-    is_log = len(values) > 1 and np.allclose(ratios, 2 ** np.round(np.log2(ratios)))
+    many = len(values) > MANY and ratios[-1] > MANY
+    is_log = many or (len(values) > 1 and np.allclose(ratios, 2 ** np.round(np.log2(ratios))))
     step = 0.02 * float(np.ptp(np.log2(values) if is_log else values) or 1)
+    apart = 0 if many else step  # many values seldom hide each other
     rows, handles = 0, []
     for index, curve in enumerate(curves):
         x, look = np.log2(curve) if is_log else curve, lines.look(index)
@@ -77,7 +81,7 @@ def _panel(ax: Axes, curves: Sequence[pd.Series], results: Results, name: str) -
         runs = [of_arms[arm].runs for arm in curve.index]
         several = [of if len(of) > 1 else of[:0] for of in runs]
         lines.Line(
-            x=x.to_numpy() + lines.aside(index, len(curves), step),
+            x=x.to_numpy() + lines.aside(index, len(curves), apart),
             y=y,
             low=low,
             high=high,
@@ -97,9 +101,11 @@ def _panel(ax: Axes, curves: Sequence[pd.Series], results: Results, name: str) -
         handles.append(lines.handle(label, look))
     if not table["n"].any():
         layout.placeholder(ax, "no run finished")
+    margin = max(3, len(curves) / 2 + 1) * step  # lines stand beside each other
     if is_log:
-        lines.doublings(ax, values, "", 3 * step)
+        powers = np.arange(np.floor(np.log2(ratios[-1]) + 0.6) + 1)
+        lines.doublings(ax, values[0] * 2**powers if many else values, "", margin)
     else:
-        lines.ticks(ax, values, lambda x: f"{x:g}", 3 * step)
+        lines.ticks(ax, values, lambda x: f"{x:g}", margin)
     layout.legend_below(ax, handles)
     return rows

@@ -16,6 +16,7 @@ from vitscale.analysis.comparisons import (
     ALPHA,
     VERDICTS,
     factorial_effects,
+    main_effects,
     pair_differences,
 )
 from vitscale.analysis.published import figures as published
@@ -31,13 +32,13 @@ from vitscale.analysis.results import Results
 
 ROW, CHARACTER = 0.3, 0.085  # inches of a comparison, and of a character of its label
 SHOWN, SAME, OPEN = COLORS[1], COLORS[2], COLORS[0]
-FOREST = {of.__name__: of for of in (pair_differences, factorial_effects)}
+FOREST = {of.__name__: of for of in (pair_differences, factorial_effects, main_effects)}
 
 
 @matplotlib.rc_context(STYLE)
 def comparison_forest(results: Results) -> Figure:
-    """Every comparison of pair_differences or factorial_effects with its 95% interval, a panel per
-    evaluation set.
+    """Every comparison of pair_differences, factorial_effects or main_effects with its 95%
+    interval, a panel per evaluation set.
 
     Filled: the difference is shown, or the arms are equivalent within the study's margin, which is
     shaded; hollow: undecided. Zero is no difference.

@@ -17,6 +17,7 @@ from vitscale.analysis.questions import seeds
 from vitscale.analysis.questions.recipes import interaction, recipe_cells
 from vitscale.analysis.questions.seed_epochs import seed_epochs
 from vitscale.analysis.results import Results
+from vitscale.analysis.stats.correlation import pearson, pearson_difference
 from vitscale.analysis.stats.intervals import clopper_pearson
 from vitscale.analysis.stats.spread import sampling_error
 from vitscale.catalog.datasets import original
@@ -24,6 +25,7 @@ from vitscale.catalog.tables import table_path
 from vitscale.plan.study import Study
 
 LENGTHS = (100, 200, 400)  # epochs of Xiao et al. 2021, Table 2
+FIGURE_9 = {"params_m": 0.71, "flops_g": 0.75, "acts_m": 0.93}  # its r of epoch time with a cost
 
 
 def read(name: str) -> pd.DataFrame:
@@ -47,6 +49,30 @@ def published_training_length(results: Results) -> pd.DataFrame:
         for epochs in (100, 200)
     }
     return table[["model", "error_400_epochs_pct"]].assign(**deltas)
+
+
+def runtime_correlations() -> pd.DataFrame:
+    """Xiao et al. 2021, Table 2: Pearson's r of minutes per epoch with three costs of 23 models.
+
+    One row per cost: r with Fisher's 95% interval, r of Figure 9 (`printed`), which has more
+    models, and r of activations minus r, with an interval bootstrapped over models. The models are
+    no random sample: intervals say how much r depends on which of them are there.
+    """
+    table = read("xiao2021_table2")
+    minutes, acts = (table[name].to_numpy(dtype=float) for name in ("epoch_time_min", "acts_m"))
+    rows = []
+    for name, printed in FIGURE_9.items():
+        cost = table[name].to_numpy(dtype=float)
+        found = {"r": pearson(minutes, cost)}
+        if name != "acts_m":
+            found["acts_minus_r"] = pearson_difference(minutes, (acts, cost))
+        ends = {
+            f"{of}{end}": value
+            for of, estimate in found.items()
+            for end, value in zip(("", "_low", "_high"), estimate, strict=True)
+        }
+        rows.append({"cost": name, "n": len(table), "printed": printed, **ends})
+    return pd.DataFrame(rows)
 
 
 def published_seed_statistics(results: Results) -> pd.DataFrame:

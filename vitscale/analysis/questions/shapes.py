@@ -25,7 +25,6 @@ from vitscale.analysis.comparisons import Layout, estimate, table_of, verdicts
 from vitscale.analysis.published.tables import read
 from vitscale.analysis.results import Results
 from vitscale.plan.comparisons import CHOOSES
-from vitscale.plan.kinds import family_of
 from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
 from vitscale.plan.trial import DROP_PATH_BY
@@ -64,9 +63,9 @@ def all_shapes(results: Results) -> dict[str, Shape]:
     """Every shape at its lr, in the order of the plan."""
     arms = results.study.arms
     return {
-        name: Shape(**vars(cell), size=size, drop_path_by=rule)
+        name: Shape(**vars(cell), size=str(of["size"]), drop_path_by=str(of.get(DROP_PATH_BY, "")))
         for name, cell in results.once(cells).items()
-        for size, rule in [family_of(arms[name])]
+        for of in [arms[name].factors]
     }
 
 
@@ -134,7 +133,7 @@ def lr_sweep(results: Results) -> pd.DataFrame:
     """
     rows = []
     columns = estimates.evaluations(results.study)
-    for cell in results.once(all_shapes).values():
+    for cell in results.once(cells).values():
         rows += [
             _sweep_row(cell, lr, cell.every[cell.every["lr"] == lr], columns, results.metric)
             for lr in cell.lrs
@@ -143,7 +142,7 @@ def lr_sweep(results: Results) -> pd.DataFrame:
 
 
 def _sweep_row(
-    cell: Shape, lr: float, runs: pd.DataFrame, columns: Mapping[str, str], metric: Metric
+    cell: Cell, lr: float, runs: pd.DataFrame, columns: Mapping[str, str], metric: Metric
 ) -> dict[str, object]:
     row: dict[str, object] = {
         "shape": cell.arm,

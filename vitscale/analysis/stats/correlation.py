@@ -51,6 +51,25 @@ def spearman_bootstrap(
     return _fisher(rho, float(np.nanstd(np.arctanh(resampled), ddof=1)), confidence)
 
 
+def pearson_difference(
+    x: np.ndarray, others: tuple[np.ndarray, np.ndarray], *, num: int = 10_000, seed: int = 0
+) -> Estimate:
+    """Pearson's r of (n,) x with the first of `others` minus that with the second, with a 95%
+    percentile interval from `num` resamples of the n units.
+
+    The two share x, so intervals of each do not tell whether they differ. No resample may be of
+    equal units alone, which needs about ten of them.
+    """
+    picks = np.random.default_rng(seed).integers(len(x), size=(num, len(x)))
+    sides = [np.asarray(side, dtype=float)[picks] for side in (x, *others)]
+    a, *b = (side - side.mean(axis=1, keepdims=True) for side in sides)
+    first, second = (
+        (a * c).sum(axis=1) / np.sqrt((a * a).sum(axis=1) * (c * c).sum(axis=1)) for c in b
+    )
+    low, high = np.percentile(first - second, (2.5, 97.5))
+    return _correlation(x, others[0]) - _correlation(x, others[1]), float(low), float(high)
+
+
 def shared_sd(x: np.ndarray, y: np.ndarray, confidence: float = 0.95) -> Estimate:
     """Square root of the covariance of (n,) pairs, with its interval; 0 for a negative covariance.
 
