@@ -147,8 +147,9 @@ def rank_agreement(results: Results) -> pd.DataFrame:
 
 def tau(row: Mapping[Hashable, Any]) -> str:
     """Tau of a row of rank_agreement, with its interval and recipes."""
-    ends = f"{row['tau']:.2f} [{row['tau_low']:.2f}, {row['tau_high']:.2f}]"
-    return f"tau of {row['a']} and {row['b']} {ends}"
+    point = "–" if np.isnan(row["tau"]) else f"{row['tau']:.2f}"
+    ends = f"[{row['tau_low']:.2f}, {row['tau_high']:.2f}]"
+    return f"tau of {row['a']} and {row['b']} {point} {ends}"
 
 
 def rank_sentences(results: Results) -> list[str]:
