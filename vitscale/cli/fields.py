@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitscale.catalog.tables import table_rows
-from vitscale.cli.terminal import columns
+from vitscale.cli.terminal import columns, one_line
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.fields import FieldType, field_types
 from vitscale.plan.profile import ProfileConfig
@@ -241,9 +241,9 @@ def filled(page: str) -> str:
 
 
 def listing() -> str:
-    """All fields of a config with values and defaults, by section."""
+    """All fields of a config with values and defaults, by section; long lists of values are cut."""
     fields, lines = fields_of("TrainConfig"), []
-    rows = columns([[field.name, field.default, field.values] for field in fields], left=3)
+    rows = columns([[f.name, f.default, one_line(f.values, 75)] for f in fields], left=3)
     section = ""
     for field, row in zip(fields, rows.splitlines(), strict=True):
         if field.section != section:

@@ -16,7 +16,7 @@ from vitscale.analysis.questions.recipes import (
     rank_agreement,
     recipe_cells,
     recipe_interaction,
-    tau,
+    tau_in_words,
 )
 from vitscale.analysis.report.layout import STYLE, finish, rows_of_axes, share_y
 from vitscale.analysis.report.tooltips import text_of_arms, trial_texts
@@ -54,7 +54,7 @@ def recipe_interaction_figure(results: Results) -> Figure:
         crossed = table[(table["kind"] == "interaction") & (table["evaluation"] == name)]
         said = [_label(row, results.metric) for _, row in crossed.iterrows()]
         if several:
-            said = [tau(row) for row in ranks if row["evaluation"] == name]
+            said = [tau_in_words(row) for row in ranks if row["evaluation"] == name]
         elif results.study.published:  # of two architectures
             drawn |= published.draw_published_recipe_interaction(ax, results, name)
         ax.set_title("\n".join([f"{results.metric.label} on {name}", *said]), fontsize=9)

@@ -145,7 +145,7 @@ def rank_agreement(results: Results) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=RANKS)
 
 
-def tau(row: Mapping[Hashable, Any]) -> str:
+def tau_in_words(row: Mapping[Hashable, Any]) -> str:
     """Tau of a row of rank_agreement, with its interval and recipes."""
     point = "–" if np.isnan(row["tau"]) else f"{row['tau']:.2f}"
     ends = f"[{row['tau_low']:.2f}, {row['tau_high']:.2f}]"
@@ -155,7 +155,7 @@ def tau(row: Mapping[Hashable, Any]) -> str:
 def rank_sentences(results: Results) -> list[str]:
     """Tau of each two recipes on each set, and whether their rankings are shown to differ."""
     return [
-        f"Rankings on {row['evaluation']}: {tau(row)}, "
+        f"Rankings on {row['evaluation']}: {tau_in_words(row)}, "
         f"{'the rankings differ' if row['tau_high'] < 1 else 'no difference shown'} ({row['same']} "
         f"of {row['pairs']} pairs shown in the same order, {row['reversed']} reversed)."
         for row in results.once(rank_agreement).to_dict("records")
