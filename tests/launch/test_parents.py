@@ -402,6 +402,14 @@ def test_a_trial_of_the_study_is_what_another_one_starts_from(tmp_path: Path) ->
     assert len(longer.arms) == 2
 
 
+def test_a_trial_of_the_study_may_be_a_teacher(tmp_path: Path) -> None:
+    made = study(OF_PARENT, TEACHER, STUDENT)
+    options = argparse.Namespace(**dict.fromkeys(plans.OPTIONS), keep_weights=None)
+    shown = plans.summarize(made, Store.open(tmp_path), options)["parents"]
+    assert shown["parents"] == 1
+    assert shown["teacher_flops"] == made.cost(TEACHER).flops * STUDENT.num_samples
+
+
 def test_a_student_is_trained_in_a_store_and_needs_its_teacher(tmp_path: Path) -> None:
     store, made = Store.open(tmp_path / "runs"), study(STUDENT, parents=(TEACHER,))
     put(store, made)

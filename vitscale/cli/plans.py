@@ -188,10 +188,10 @@ def _parents(study: Study, store: Store) -> dict[str, Any] | None:
         return None
     done = store.done_of([config.id for config in study.parents])
     flops = sum(training_flops(config, study.measured) for config in study.parents)
-    num, config_of = len(study.parents), {config.id: config for config in study.parents}
+    num, by_id = len(study.parents), {trial.config.id: trial.config for trial in study.trained}
     teaching = sum(  # one forward pass per sample
-        study.cost(config_of[config.teacher]).flops * config.num_samples
-        for config in (trial.config for trial in study.trained)
+        study.cost(by_id[config.teacher]).flops * config.num_samples
+        for config in by_id.values()
         if config.teacher
     )
     parents = {"parents": num, "to_do": num - len(done), "training_flops": flops}
