@@ -27,7 +27,7 @@ from vitscale.catalog.tables import table_rows
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import complexity
 from vitscale.plan.laws import VIT_ONLY
-from vitscale.plan.parents import setting
+from vitscale.plan.parents import setting, trainings
 from vitscale.plan.study import Study, from_json, to_json
 from vitscale.train.model import build_model
 
@@ -491,7 +491,7 @@ def test_no_search_and_no_draw_used_the_seeds_of_the_references(
 @pytest.mark.parametrize(("name", "scale"), list(itertools.product(REPEATS, SCALES)))
 def test_arms_are_single_settings_and_more_seeds_extend_them(name: str, scale: str) -> None:
     short, longer = plan(name, scale, num=2), plan(name, scale, num=7)
-    settings = {(t.arm.name, setting(longer, t.config)) for t in longer.trials}
+    settings = {(t.arm.name, setting(trainings(longer), t.config)) for t in longer.trials}
     assert len(settings) == len(longer.arms) and ids(short) < ids(longer)
     assert all(
         len({t.config.replace(seed=0) for t in longer.trials if t.arm.name == arm}) == 1

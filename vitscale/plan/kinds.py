@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from vitscale.plan.parents import setting
+from vitscale.plan.parents import setting, trainings
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.questions import check_questions, compares_pairs
 from vitscale.plan.spelling import shown
@@ -118,10 +118,11 @@ def _unequal_arm(study: Plan, *ignored: str) -> str:
     differ in their seed (plan/parents.py).
     """
     first: dict[str, dict[str, Any]] = {}
+    planned = trainings(study) if any(trial.config.parents for trial in study.trials) else {}
     for trial in study.trials:
         config = trial.config.in_one_piece()
         if config.parents:
-            config = setting(study, config).replace(seed=config.seed)
+            config = setting(planned, config).replace(seed=config.seed)
         fields = {
             name: value for name, value in config.non_default().items() if name not in ignored
         }

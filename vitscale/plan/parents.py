@@ -101,6 +101,13 @@ def check_trunks(study: Plan) -> None:
             _check_trunk(trial, planned.get(trial.config.trunk))
 
 
+def _values(names: Iterable[str], *configs: TrainConfig) -> str:
+    """Fields of two configs: "width=8 and 16, depth=1 and 2"."""
+    return ", ".join(
+        f"{name}={' and '.join(repr(getattr(of, name)) for of in configs)}" for name in names
+    )
+
+
 def _check_trunk(trial: Trial, trunk: TrainConfig | None) -> None:
     config = trial.config
     if trunk is None or isinstance(trunk, ProfileConfig):
@@ -114,12 +121,9 @@ def _check_trunk(trial: Trial, trunk: TrainConfig | None) -> None:
         if value != getattr(trunk, name) and name not in OF_LENGTH
     ]
     if names:
-        values = ", ".join(
-            f"{name}={getattr(config, name)!r} and {getattr(trunk, name)!r}" for name in names
-        )
         raise ValueError(
             "a trial and its trunk must differ only in length, decay and cooldown, but got "
-            f"(arm={trial.arm.name!r}, trunk={trunk.id}: {values})"
+            f"(arm={trial.arm.name!r}, trunk={trunk.id}: {_values(names, config, trunk)})"
         )
     if config.trunk_step > trunk.constant_until:
         raise ValueError(
@@ -158,7 +162,8 @@ def branch_steps(entries: Iterable[Mapping[str, Any]], ids: Iterable[str]) -> di
 def check_parents(study: Plan) -> None:
     """Raises ValueError unless each parent that is needed is planned, and fits its children."""
     known = {config.id: config for config in study.parents}
-    trials = {trial.config.id: trial.config for trial in study.trials}
+    trials = {trial.config.id for trial in study.trials}
+    planned = trainings(study)
     if twice := [i for i in known if i in trials] or len(known) < len(study.parents):
         raise ValueError(
             "each parent must be planned once, and be no trial of the study, but got "
@@ -172,13 +177,13 @@ def check_parents(study: Plan) -> None:
         needed.update(config.parents)
         for name, check in (("init_from", _check_parent), ("teacher", _check_teacher)):
             parent = getattr(config, name)
-            if parent and parent not in {**trials, **known}:
+            if parent and parent not in planned:
                 raise ValueError(
                     f"{name} must be the id of a parent or a trial of the study, but got "
                     f"({who}, {name}={parent!r})"
                 )
             if parent:
-                check(who, config, {**trials, **known}[parent])
+                check(who, config, planned[parent])
     if idle := [i for i in known if i not in needed]:
         raise ValueError(
             "a parent must be the init_from or the teacher of a training, but got one that is "
@@ -189,12 +194,9 @@ def check_parents(study: Plan) -> None:
 def _check_teacher(who: str, config: TrainConfig, teacher: TrainConfig) -> None:
     names = [name for name in OF_IMAGES if getattr(config, name) != getattr(teacher, name)]
     if names:
-        values = ", ".join(
-            f"{name}={getattr(config, name)!r} and {getattr(teacher, name)!r}" for name in names
-        )
         raise ValueError(
             "a trial and its teacher must see the same images and classes, but got "
-            f"({who}, teacher={teacher.id}: {values})"
+            f"({who}, teacher={teacher.id}: {_values(names, config, teacher)})"
         )
 
 
@@ -206,12 +208,9 @@ def _check_parent(who: str, config: TrainConfig, parent: TrainConfig) -> None:
     if fixed and config.resolution != parent.resolution:
         names.append("resolution")  # only positions of tokens are resized, and of a vit
     if names:
-        values = ", ".join(
-            f"{name}={getattr(config, name)!r} and {getattr(parent, name)!r}" for name in names
-        )
         raise ValueError(
             "a trial and its parent must have one model, and one number of classes if it keeps the "
-            f"head, but got ({who}, parent={parent.id}: {values})"
+            f"head, but got ({who}, parent={parent.id}: {_values(names, config, parent)})"
         )
     if config.init_weights == "ema" and not (parent.ema_decay or parent.ema_alpha):
         raise ValueError(
@@ -220,16 +219,18 @@ def _check_parent(who: str, config: TrainConfig, parent: TrainConfig) -> None:
         )
 
 
-def setting(plan: Plan, config: TrainConfig) -> TrainConfig:
+def trainings(plan: Plan) -> dict[str, TrainConfig]:
+    """Id -> config, of all that others of a plan may start from or learn from."""
+    return {c.id: c for c in (*plan.parents, *(trial.config for trial in plan.trials))}
+
+
+def setting(planned: Mapping[str, TrainConfig], config: TrainConfig) -> TrainConfig:
     """What a training has in common with those that differ in seeds alone, also of their parents,
-    and in where they start.
+    and in where they start. `planned` are the `trainings` of its plan.
     """
     of = config.in_one_piece().replace(seed=0)
-    planned: dict[str, TrainConfig] = {}
-    if of.parents:
-        planned = {c.id: c for c in (*plan.parents, *(t.config for t in plan.trials))}
     names = [name for name in ("init_from", "teacher") if getattr(of, name) in planned]
-    return of.replace(**{name: setting(plan, planned[getattr(of, name)]).id for name in names})
+    return of.replace(**{name: setting(planned, planned[getattr(of, name)]).id for name in names})
 
 
 def entries(plan: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from vitscale.plan.averaging import initial_share
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.parents import setting
+from vitscale.plan.parents import setting, trainings
 from vitscale.plan.questions import COMPARED
 from vitscale.plan.study import Study
 
@@ -76,8 +76,9 @@ def _references(study: Study) -> str:
 def _seeds(study: Study) -> str:
     names = [name for name in study.tables if name in COMPARED]
     seeds: dict[str, dict[TrainConfig, int]] = {arm: {} for arm in study.arms}
+    planned = trainings(study) if names else {}
     for trial in study.trials if names else ():
-        of = setting(study, trial.config)
+        of = setting(planned, trial.config)
         seeds[trial.arm.name][of] = seeds[trial.arm.name].get(of, 0) + 1
     few = {
         arm: min(counts.values())
