@@ -23,7 +23,7 @@ from typing import Any, Literal
 try:
     from search_spaces import cifar, vit
     from vitscale import Arm, Study, TrainConfig, Trial, cross, grid, interleaved, main, trials
-    from vitscale.cli.costs import with_costs
+    from vitscale.launch.costs import with_costs
     from vitscale.plan.cost import own_training_flops
     from vitscale.plan.parents import on_trunks
 except ModuleNotFoundError as missing:

@@ -12,7 +12,9 @@ try:
     from vitscale.plan.config import TrainConfig
     from vitscale.plan.data import facts
     from vitscale.plan.design import cross, grid, interleaved, sample, sobol, trials
+    from vitscale.plan.metrics import Metric
     from vitscale.plan.parents import on_trunks
+    from vitscale.plan.parts import reports
     from vitscale.plan.profile import ProfileConfig
     from vitscale.plan.search import Search
     from vitscale.plan.study import Study
@@ -26,6 +28,7 @@ except ModuleNotFoundError as missing:
 
 __all__ = [
     "Arm",
+    "Metric",
     "ProfileConfig",
     "Search",
     "Study",
@@ -39,6 +42,7 @@ __all__ = [
     "load",
     "main",
     "on_trunks",
+    "reports",
     "sample",
     "sobol",
     "trials",

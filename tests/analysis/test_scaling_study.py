@@ -32,7 +32,7 @@ from vitscale.analysis.scaling.tables import (
     scaling_forecast_far,
     scaling_frontier,
 )
-from vitscale.cli.costs import with_costs
+from vitscale.launch.costs import with_costs
 from vitscale.plan.cost import training_flops
 from vitscale.plan.study import Study, to_json
 from vitscale.plan.trial import Trial

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitscale.cli import housekeeping, plans
-from vitscale.cli.costs import with_costs
 from vitscale.cli.project import become, copy_project, find_script, listing
 from vitscale.cli.script import (
     Parser,
@@ -31,6 +30,7 @@ from vitscale.cli.script import (
 from vitscale.cli.stores import add_store, existing, read_plan
 from vitscale.cli.terminal import columns, one_line, print_json, si
 from vitscale.launch.command import program
+from vitscale.launch.costs import with_costs
 from vitscale.plan.data import TORCHVISION
 from vitscale.plan.paths import path_of
 from vitscale.plan.spelling import shown

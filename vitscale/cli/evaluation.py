@@ -7,12 +7,13 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from vitscale.cli.stores import add_data_root, add_store, existing, read_plan
+from vitscale.cli.stores import add_data_root, add_store, add_trust, existing, read_plan
 from vitscale.cli.terminal import columns, one_line, print_json
 from vitscale.plan.evaluation import Evaluation
 from vitscale.plan.metrics import QUANTITIES, WEIGHTS, column
 from vitscale.plan.paths import data_root
 from vitscale.plan.study import Study
+from vitscale.record.sources import check_trusted
 from vitscale.record.store import Store
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def add_evaluate(parsers: Any) -> None:
     add_data_root(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     add_store(parser)
+    add_trust(parser)
     parser.set_defaults(run=evaluate)
 
 
@@ -69,6 +71,7 @@ def evaluate(options: argparse.Namespace) -> None:
 
     store = existing(options.store)
     study = read_plan(store, options.study)
+    check_trusted((trial.config for trial in study.trials), options.trust_parts, store)
     resources = Resources(
         cpus_per_trial=options.cpus,
         micro_batch=options.micro_batch,

@@ -95,7 +95,7 @@ def _results(study: Study, store: Store) -> Results:
     from vitscale.analysis.kinds import check
     from vitscale.analysis.report_look import look_of, place
     from vitscale.analysis.results import Results
-    from vitscale.cli.costs import with_costs
+    from vitscale.launch.costs import with_costs
     from vitscale.record.look_ledger import read_ledger
     from vitscale.record.table import outcomes, read_trials, tidy
 

@@ -18,6 +18,7 @@ from vitscale.plan.cost import (
     SMALL_BYTES,
     Measured,
     complexity,
+    has_closed_form,
     own_training_flops,
     shape_of,
     training_flops,
@@ -436,7 +437,7 @@ def _published(study: Study, devices_per_trial: float | None) -> Pace:
         complexity(config, study.measured): printed[name]
         for name, config in models.items()
         # no closed form: measured where the study has the model
-        if not config.model.startswith("timm:") or shape_of(config) in study.measured
+        if has_closed_form(config) or shape_of(config) in study.measured
     }
 
     def hours_of(trial: Trial) -> float:

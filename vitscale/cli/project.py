@@ -13,13 +13,14 @@ import importlib.util
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from vitscale.launch.command import RUN, program
+from vitscale.plan.parts import study_file
 from vitscale.plan.spelling import shown
 
 PACKAGE = Path(__file__).parents[1]
@@ -153,10 +154,21 @@ def load_script(script: Path) -> ModuleType:
     sys.modules[spec.name] = module
     token = importing.set(script)
     try:
-        spec.loader.exec_module(module)
+        with _as_study_file(script):
+            spec.loader.exec_module(module)
     finally:
         importing.reset(token)
     return module
+
+
+@contextlib.contextmanager
+def _as_study_file(script: Path) -> Iterator[None]:
+    """Lets parts be looked for beside a script that is not the one that runs."""
+    token = study_file.set(script)
+    try:
+        yield
+    finally:
+        study_file.reset(token)
 
 
 def made_at(script: Path, scale: str) -> Any:
@@ -172,4 +184,5 @@ def made_at(script: Path, scale: str) -> Any:
         raise ValueError(
             f"the scale must be among ({', '.join(get_args(kind))}), but got ({shown(scale)})"
         )
-    return make(scale=scale)
+    with _as_study_file(script):
+        return make(scale=scale)

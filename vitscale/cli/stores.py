@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 
 from vitscale.cli.terminal import one_line
+from vitscale.plan.parents import entries
 from vitscale.plan.study import Study, from_json
+from vitscale.record import sources
 from vitscale.record.store import Store
 from vitscale.record.study_files import PLAN
 from vitscale.record.workdir import Damaged
@@ -24,6 +26,17 @@ def add_data_root(parser: argparse._ActionsContainer) -> None:
     """Adds the option `--data-root`."""
     parser.add_argument(
         "--data-root", default="", help="folder of the datasets (default: $VITSCALE_DATA)"
+    )
+
+
+def add_trust(parser: argparse._ActionsContainer) -> None:
+    """Adds the option `--trust-parts`."""
+    parser.add_argument(
+        "--trust-parts",
+        nargs="+",
+        default=(),
+        metavar="DIGEST",
+        help="run these parts of a store, by the digests of their sources that a refusal names",
     )
 
 
@@ -50,6 +63,7 @@ def read_plan(store: Store, slug: str) -> Study:
         )
     where, plan = store.study(slug).address(PLAN), store.plan(slug)
     try:
+        sources.read((entry["config"] for entry in entries(plan)), store)  # and runs none
         return from_json(plan)
     except Exception as error:  # a damaged plan may hold any value, and so raise anything
         reason = str(error) if isinstance(error, ValueError) else repr(error)

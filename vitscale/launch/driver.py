@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from vitscale.launch.branching import pins, why_not
 from vitscale.launch.command import command
-from vitscale.launch.earlier_plan import is_encoded_as, once_planned, plan_before, renamed
+from vitscale.launch.costs import with_costs
+from vitscale.launch.earlier_plan import (
+    changed_parts,
+    is_encoded_as,
+    once_planned,
+    plan_before,
+    renamed,
+)
 from vitscale.launch.preflight import Data, check_fits, check_loaders, check_ray_folder, clock_apart
 from vitscale.launch.process import (
     EXIT_DONE,
@@ -35,9 +42,11 @@ from vitscale.launch.progress import Progress
 from vitscale.launch.resources import Event, News, Resources, check_alone
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.parents import followers, next_wave
+from vitscale.plan.parts import parts_of
 from vitscale.plan.plan_warnings import plan_warnings
 from vitscale.plan.search import Search
 from vitscale.plan.study import Study, encoded, to_json
+from vitscale.record import sources
 from vitscale.record.look_ledger import declare
 from vitscale.record.outcome import DONE, ENDINGS, Outcome, Status
 from vitscale.record.store import Store
@@ -99,8 +108,10 @@ def run(
         check_loaders(resources)
     tracking_uri(store)
     experiment_prefix()  # a wrong one is refused now
+    sources.check_trusted((trial.config for trial in sample.trained), (), store)
     data = Data(resources.data_root)
     data.look(sample)
+    _try_parts(sample, store)
     store.make()  # not before: a refusal creates nothing
     store.check_permitted(study.slug)
     _announce_new(store, output)
@@ -120,6 +131,22 @@ def run(
         print(f"interrupted: {taken}", file=cast(TextIO, output))
         output.finish()
         return EXIT_INTERRUPTED
+
+
+def _try_parts(study: Study, store: Store) -> None:
+    """Raises ValueError for a part that cannot be trained with, or does not resume by the bit, if
+    there is something to train.
+    """
+    with_parts = {
+        tuple(parts_of(trial.config).items()): trial.config
+        for trial in study.trained
+        if parts_of(trial.config) and not store.is_done(trial.config.id)
+    }
+    if with_parts:
+        from vitscale.train.parts import try_out
+
+        for config in with_parts.values():
+            try_out(config)
 
 
 def _several_kinds(study: Study, resources: Resources, kinds: Sequence[str]) -> str:
@@ -210,6 +237,7 @@ class Driver:
             self.data.compare(self.study, known)
             note_of_code = self._treat_other_code(known, retrain)
             self._grow(known)
+            sources.keep((trial.config for trial in self.study.trained), self.store)
             self._write_plan()
             self.store.check_planning()
         todo = self._to_do(known)
@@ -226,8 +254,8 @@ class Driver:
                 f"{num} trial{'s' * (num > 1)} of an earlier plan left out of the report and its "
                 "pages; the store keeps them"
             )
-        if note_of_code:
-            self.console.print(note_of_code)
+        for line in filter(None, (note_of_code, *self.changed)):
+            self.console.print(line)
         warnings = plan_warnings(self.study)
         if todo:
             ahead_s = self.store.clock_ahead_s(self.study.slug)
@@ -362,6 +390,7 @@ class Driver:
         def make() -> bytes | None:
             before = plan_before(self.store, self.study.slug)
             self.renamed = renamed(before, self.study)
+            self.changed = changed_parts(before, self.study)
             self.left_out = [i for i in once_planned(before) if i not in planned]
             plan.update(
                 command=command().text,
@@ -385,7 +414,7 @@ class Driver:
             return False
         if not self.rounds.grow(read_trials(self.study, self.store, known)):
             return False
-        self.study = self.rounds.study()
+        self.study = with_costs(self.rounds.study())
         self.mirror.study = self.study
         return True
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from vitscale.plan.parents import entries
+from vitscale.plan.parts import PARTS, is_part, name_of, parts_of
 from vitscale.plan.study import Study
 from vitscale.record.store import Store
 from vitscale.record.trial_files import TRIAL_ID
@@ -34,6 +36,24 @@ def once_planned(plan: Mapping[str, Any]) -> list[str]:
         return [trial_id for trial_id in dict.fromkeys(ids) if TRIAL_ID.fullmatch(trial_id)]
     except (KeyError, TypeError):
         return []
+
+
+def changed_parts(plan: Mapping[str, Any], study: Study) -> list[str]:
+    """A line for each part whose source is another one than in the last plan."""
+    before: dict[str, set[str]] = {}
+    try:
+        configs = [entry["config"] for entry in entries({"trials": (), **plan})]
+        for value in (fields.get(field) for fields in configs for field in PARTS):
+            if is_part(value):
+                before.setdefault(name_of(value), set()).add(value)
+    except (KeyError, TypeError, AttributeError):
+        return []
+    new: Counter[str] = Counter()
+    for trial in study.trained:
+        for part in set(parts_of(trial.config).values()):
+            if part not in before.get(name_of(part), {part}):
+                new[name_of(part)] += 1
+    return [f"{name} has changed: {num} new trials" for name, num in new.items()]
 
 
 def renamed(plan: Mapping[str, Any], study: Study) -> set[str]:

@@ -17,6 +17,7 @@ from vitscale.launch.resources import Event, Resources
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.study import config_of
+from vitscale.record import sources
 from vitscale.record.misclassified import WRONG, Misclassified, encode
 from vitscale.record.outcome import Outcome, Row, Status
 from vitscale.record.provenance import EVAL_IMAGES, LEFT_OUT, TRAIN_IMAGES, as_fact
@@ -70,6 +71,7 @@ def _train(
     from vitscale.train.loop import train
     from vitscale.train.parallel import Team
 
+    sources.fetch(config.asdict(), store)  # in each process of a team
     device, team = resources.device_name(), Team.join()
     reset_process(resources)
     rows: list[Row] = []
@@ -165,7 +167,9 @@ def end_with_start(
 def _teacher(trial_id: str, store: Store) -> tuple[TrainConfig, Workdir]:
     """The config and the folder of a teacher. Raises Damaged if the config is not its own."""
     folder = store.trial(trial_id)
-    config = config_of(read_json(folder, "config.json"))
+    fields = read_json(folder, "config.json")
+    sources.fetch(fields, store)
+    config = config_of(fields)
     if config.id != trial_id:
         raise Damaged(
             "the config of a teacher must be in its folder, but got another "

@@ -16,6 +16,7 @@ from vitscale.launch.resources import Event, Resources
 from vitscale.launch.run_claimed import end_with_start, profile_claimed, train_claimed
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.study import config_of
+from vitscale.record import sources
 from vitscale.record.outcome import Status
 from vitscale.record.store import Store
 from vitscale.record.trial_files import ClaimedByOther
@@ -46,6 +47,7 @@ def train_trial(
     # on a cluster, only within a start is a trial that failed so placed on another node
     before = store.fault(trial_id, (slug, attempt) if resources.address else None)
     try:
+        sources.fetch(fields, store)
         config = config_of(fields)
         workdir = store.claim(trial_id, fields, slug, attempt)
         with workdir.renewed():

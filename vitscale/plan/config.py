@@ -14,6 +14,7 @@ from typing import Any, Self
 from vitscale.plan.fields import DEFAULTS, Fields, FieldType, defaults, field_types
 from vitscale.plan.laws import FREE, MAX_SEED, Law, free_laws, laws_of
 from vitscale.plan.metrics import Column, columns_of
+from vitscale.plan.parts import PARTS, is_part, metrics_of, named, read_own, settled
 from vitscale.plan.spelling import MAX_CHARACTERS, field_meant, shown, shown_text
 
 # All fields but FREE are checked once, which took a quarter of the time of a plan of 100,000 trials
@@ -25,6 +26,7 @@ _set: dict[str, tuple[str, ...]] = {}
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 _get_others = operator.attrgetter(*(name for name in DEFAULTS if name not in FREE))
 _getters: dict[type, Callable[[TrainConfig], tuple[Any, ...]]] = {}
+OWN = "own."  # before the name of an argument of a part, where it is an axis
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,9 @@ class TrainConfig(Fields):
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
+        parts = {name: of for name in PARTS if is_part(of := getattr(self, name))}
+        if parts or self.own:
+            self._settle(parts)
         if self.others in _lawful:
             self._check_free()
             return
@@ -49,6 +54,12 @@ class TrainConfig(Fields):
         self._check_laws(self.laws())
         if self.others and len(_lawful) < MAX_LAWFUL:
             _lawful.add(self.others)
+
+    def _settle(self, parts: dict[str, str]) -> None:
+        """Names the sources of the parts, and gives their arguments as text."""
+        parts = {name: named(name, of) for name, of in parts.items()}
+        for name, value in {**parts, "own": settled(self.own, parts)}.items():
+            object.__setattr__(self, name, value)
 
     def _check_free(self) -> None:
         types = field_types(type(self))
@@ -102,7 +113,12 @@ class TrainConfig(Fields):
         return fields
 
     def replace(self, **fields: Any) -> Self:
-        """A copy with other values of some fields."""
+        """A copy with other values of some fields; "own.dim" is that argument of a part."""
+        if mine := {name: of for name, of in fields.items() if name.startswith(OWN)}:
+            fields = {name: value for name, value in fields.items() if name not in mine}
+            own = fields.get("own", self.own)
+            given = {name.removeprefix(OWN): value for name, value in mine.items()}
+            fields["own"] = {**(read_own(own) if isinstance(own, str) else own), **given}
         if not self.others or not fields.keys() <= set(FREE):
             _check_known_fields(type(self), fields)
             return type(self)(**{**self.asdict(), **fields})  # half the time of dataclasses.replace
@@ -117,12 +133,17 @@ class TrainConfig(Fields):
         """All fields, in the order of their definition."""
         return dict(zip(defaults(type(self)), _values(self), strict=True))
 
+    def axes(self) -> dict[str, Any]:
+        """All fields, and the arguments of the parts as "own.dim"."""
+        own = self.own_arguments if self.own else {}
+        return {**self.asdict(), **{f"{OWN}{name}": value for name, value in own.items()}}
+
     # What a training is to those who plan, schedule and show it; a profile overrides these.
 
     @property
     def columns(self) -> dict[str, Column]:
         """The columns of its rows that a study may be about."""
-        return columns_of(self.eval_split)
+        return columns_of(self.eval_split, metrics_of(self.metrics))
 
     @property
     def reads_images(self) -> bool:

@@ -15,6 +15,8 @@ from typing import assert_never
 
 from vitscale.catalog.regnety import REGNETY, RegNetYShape
 from vitscale.plan.config import TrainConfig
+from vitscale.plan.laws import VIT_ONLY
+from vitscale.plan.parts import is_part
 
 
 @dataclass(frozen=True)
@@ -34,21 +36,21 @@ class Complexity:
         return Complexity(self.params * times, self.flops * times, self.acts * times)
 
 
-# determines the cost of a timm model: model, resolution, channels, classes
-Shape = tuple[str, str, int, int, int]
+# determines the cost of a model without a closed form: model, its arguments, resolution, ...
+Shape = tuple[str | int | float, ...]
 Measured = Mapping[Shape, Complexity]
 
 
 def complexity(config: TrainConfig, measured: Measured = MappingProxyType({})) -> Complexity:
     """Parameters, multiply-adds and activations of a config's model at its resolution.
 
-    A timm model has no closed form: its cost is looked up in `measured`. Raises ValueError if it is
-    not there.
+    One of timm, and a part, has no closed form: its cost is looked up in `measured`. Raises
+    ValueError if it is not there.
     """
-    if config.model.startswith("timm:"):
+    if not has_closed_form(config):
         if shape_of(config) not in measured:
             raise ValueError(
-                f"the cost of a timm model must be measured first, but got (model={config.model!r})"
+                f"the cost of a model must be measured first, but got (model={config.model!r})"
             )
         return measured[shape_of(config)]
     if config.model in REGNETY:
@@ -56,14 +58,17 @@ def complexity(config: TrainConfig, measured: Measured = MappingProxyType({})) -
     return _vit(config)
 
 
+def has_closed_form(config: TrainConfig) -> bool:
+    """Whether the cost of a config's model follows from its fields."""
+    return not (config.model.startswith("timm:") or is_part(config.model))
+
+
 def shape_of(config: TrainConfig) -> Shape:
-    return (
-        config.model,
-        config.timm_args,
-        config.resolution,
-        config.channels,
-        config.num_classes,
-    )
+    """What the cost of a model without a closed form depends on."""
+    shape = config.model, config.timm_args, config.resolution, config.channels, config.num_classes
+    if not is_part(config.model):
+        return shape
+    return *shape, str(config.own), *(getattr(config, name) for name in VIT_ONLY)
 
 
 def training_flops(config: TrainConfig, measured: Measured = MappingProxyType({})) -> float:

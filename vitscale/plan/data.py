@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from vitscale.catalog.datasets import dataset_facts
 from vitscale.plan.config import TrainConfig
+from vitscale.plan.parts import is_part
 from vitscale.plan.paths import path_of
 
 EMBEDDED = {"digits": 8}  # dataset in scikit-learn, which needs no root -> pixels per side
@@ -92,7 +93,7 @@ def check_readable(dataset: str, root: str = "") -> None:
     The message lists what the root contains. Only file names are read: a damaged image is found
     when it is decoded.
     """
-    if dataset in EMBEDDED:
+    if dataset in EMBEDDED or is_part(dataset):
         return
     installed = dataset in INSTALLED
     if not root and not installed:

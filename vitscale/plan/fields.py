@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from vitscale.catalog.datasets import dataset_facts
+from vitscale.plan.parts import Scalar, read_own
 
 
 class Bound(NamedTuple):
@@ -37,6 +48,7 @@ NotNegative = Annotated[float, Bound("{} >= 0", lambda value: 0 <= value < math.
 BelowOne = Annotated[float, Bound("0 <= {} < 1", lambda value: 0 <= value < 1)]
 Fraction = Annotated[float, Bound("0 <= {} <= 1", lambda value: 0 <= value <= 1)]
 PositiveFraction = Annotated[float, Bound("0 < {} <= 1", lambda value: 0 < value <= 1)]
+Part = Annotated[str, "a part: file.py:Name or package:Name"]  # beside the choices of a Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +60,7 @@ class Fields:
 
     # ---- data
     # digits, cifar10, cifar100, fashion_mnist or imagenet, "torchvision:CLASS", or a folder under
-    # the data root, with `num_images`
+    # the data root or a part, with `num_images`
     dataset: str = "digits"
     # images of the whole training set, of a dataset that is not in the catalog; 0 for those
     num_images: Annotated[Natural, Max(10**10)] = 0
@@ -78,8 +90,10 @@ class Fields:
     crop_padding: Natural = 0
     crop_scale_min: PositiveFraction = 0.08  # rrc: least fraction of the image's area
     flip_prob: Fraction = 0.0  # of a horizontal flip
-    # policy of random operations; 3augment as in DeiT III (Touvron et al. 2022)
-    augment: Literal["none", "autoaugment", "randaugment", "trivialaugment", "3augment"] = "none"
+    # policy of random operations; 3augment as in DeiT III (Touvron et al. 2022); or a part
+    augment: Literal["none", "autoaugment", "randaugment", "trivialaugment", "3augment"] | Part = (
+        "none"
+    )
     # 3augment: the operations of which each image gets one, "gray", "solarize" or "gray-blur"; "":
     # all three
     augment_ops: str = ""
@@ -102,8 +116,10 @@ class Fields:
 
     # ---- model
     # vit: a pre-norm ViT shaped by the fields below; "regnety-1gf", ... and "timm:NAME" are shaped
-    # by their name
+    # by their name; or a part, shaped by the fields that it asks for and by `own`
     model: str = "vit"
+    # arguments of the parts, {"dim": 64}: each is an axis "own.dim"
+    own: str | Mapping[str, Scalar] = ""
     # timm:NAME: arguments of the model, in alphabetical order, which replace those of the name:
     # "depth=12,embed_dim=768"
     timm_args: str = ""
@@ -158,13 +174,16 @@ class Fields:
     weight_init: Literal["jax", "trunc_normal"] = "jax"
 
     # ---- optimization
-    # its update rule; weight decay differs between them, see `wd`
-    optimizer: Literal["adamw", "adam", "sgd", "lamb", "lion"] = "adamw"
+    # its update rule; weight decay differs between them, see `wd`; "timm:NAME", as "timm:muon", or
+    # a part
+    optimizer: Literal["adamw", "adam", "sgd", "lamb", "lion"] | Part = "adamw"
     lr: Positive = 1e-3  # peak, after warm-up, quoted at a batch of `lr_batch`
     # batch at which `lr` is quoted: training uses lr * batch_size / lr_batch; 0: lr itself
     lr_batch: Annotated[Natural, Max(2**24)] = 0
     # weight decay; adamw, lamb, lion: decoupled; sgd, adam: L2 in the gradient
     wd: NotNegative = 0.05
+    # timm's Muon: peak lr of what AdamW updates in its place, such as biases and norms; 0: lr
+    fallback_lr: NotNegative = 0.0
     decay_gains: bool = False  # weight decay on norm gains and biases too; never on LayerScale
     decay_tokens: bool = True  # weight decay on the class token and the position embedding too
     # adamw, adam, lamb: decay of the average of gradients; lion: weight of that average in its step
@@ -192,8 +211,9 @@ class Fields:
     clip_norm: NotNegative = 0.0
 
     # ---- regularization
-    # ce: cross entropy of the softmax; bce: binary cross entropy of each class, averaged over them
-    loss: Literal["ce", "bce"] = "ce"
+    # ce: cross entropy of the softmax; bce: binary cross entropy of each class, averaged over them;
+    # or a part
+    loss: Literal["ce", "bce"] | Part = "ce"
     # bce of mixed images: targets as mixed, or 1 for every class that is present
     bce_targets: Literal["soft", "present"] = "soft"
     label_smoothing: BelowOne = 0.0  # share of the target that is spread over all classes
@@ -226,6 +246,7 @@ class Fields:
     eval_every: Annotated[Count, Max(10**6)] = 1
     # resize the shorter side to resolution / ratio, rounded down, then crop the centre
     eval_crop_ratio: PositiveFraction = 1.0
+    metrics: str = ""  # a part that adds columns to those of every evaluation; "": none
 
     # ---- arithmetic and randomness
     # bf16, fp16: autocast, weights stay fp32; fp16 has a dynamic loss scale
@@ -339,6 +360,11 @@ class Fields:
         return self.token_layer > 0 or self.class_blocks > 0
 
     @property
+    def own_arguments(self) -> dict[str, Scalar]:
+        """The arguments of the parts."""
+        return read_own(self.own) if isinstance(self.own, str) else dict(self.own)
+
+    @property
     def timm_kwargs(self) -> dict[str, Any]:
         """The arguments of a timm model.
 
@@ -367,6 +393,7 @@ class FieldType(NamedTuple):
     choices: tuple[str, ...] = ()  # those of a Literal; any value otherwise
     bounds: tuple[Bound, ...] = ()
     upper: int | None = None
+    is_open: bool = False  # whether a part may stand in place of a choice
 
 
 _defaults: dict[type, dict[str, Any]] = {}
@@ -392,6 +419,9 @@ def _field_type(hint: Any) -> FieldType:
     hint, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     if get_origin(hint) is Literal:
         return FieldType(str, choices=get_args(hint))
+    if get_origin(hint) in (UnionType, Union):  # with a part, or with the arguments of parts
+        first = get_args(hint)[0]
+        return FieldType(str, get_args(first), is_open=get_origin(first) is Literal)
     bounds = tuple(extra for extra in extras if isinstance(extra, Bound))
     return FieldType(
         hint, (), bounds, next((extra.value for extra in extras if isinstance(extra, Max)), None)

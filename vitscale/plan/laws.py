@@ -8,16 +8,28 @@ import re
 from vitscale.catalog.datasets import DATASETS, dataset_facts
 from vitscale.catalog.regnety import REGNETY
 from vitscale.plan.fields import DEFAULTS, Fields, field_types, ints
+from vitscale.plan.parts import is_part, parts_of, takes
 
 Law = tuple[str, bool, str]  # (condition, whether it holds, the fields concerned)
 MODELS = ("vit", *REGNETY)  # and "timm:NAME"
 # of 3augment; all three are the empty text
 AUGMENT_OPS = ("gray", "solarize", "blur", "gray-solarize", "gray-blur", "solarize-blur")
 MAX_MLP_RATIO = 1_000.0
+OPEN = {
+    "augment": ", file.py:Name",
+    "loss": ", file.py:Name",
+    "optimizer": ", timm:NAME, file.py:Name",
+}
 MAX_CONVOLUTIONS, MAX_CHANNELS = 32, 2**17  # of a conv stem
 # Fields of which no law asks together with another field.
 FREE = ("lr", "wd", "seed")
 MAX_SEED = 2**63
+
+
+def _is_open(name: str, c: Fields) -> bool:
+    """Whether a field names a part, or an optimizer of timm."""
+    value = getattr(c, name)
+    return is_part(value) or (name == "optimizer" and value.startswith("timm:") and len(value) > 5)
 
 
 def free_laws(c: Fields) -> list[Law]:
@@ -35,7 +47,11 @@ def laws_of(c: Fields) -> list[Law]:
     """The conditions for every config."""
     types = field_types(type(c))
     laws = [
-        (f"{name} in ({', '.join(field.choices)})", getattr(c, name) in field.choices, name)
+        (
+            f"{name} in ({', '.join(field.choices)}{OPEN.get(name, '') * field.is_open})",
+            getattr(c, name) in field.choices or (field.is_open and _is_open(name, c)),
+            name,
+        )
         for name, field in types.items()
         if field.choices
     ]
@@ -54,6 +70,7 @@ def laws_of(c: Fields) -> list[Law]:
         + _parent_laws(c)
         + _teacher_laws(c)
         + _model_laws(c)
+        + _part_laws(c)
     )
 
 
@@ -111,7 +128,7 @@ def _data_laws(c: Fields) -> list[Law]:
         ),
         (
             "channels == 3 for a policy or color jitter",
-            c.channels == 3 or (c.augment == "none" and not c.color_jitter),
+            c.channels == 3 or ((c.augment == "none" or is_part(c.augment)) and not c.color_jitter),
             "channels augment color_jitter",
         ),
         (
@@ -156,6 +173,8 @@ def _data_laws(c: Fields) -> list[Law]:
 
 def is_dataset_name(name: str) -> bool:
     """Whether a text can name a dataset: "flowers-64", "sets/flowers" or "torchvision:SVHN"."""
+    if is_part(name):
+        return True
     if name.startswith("torchvision:"):
         return re.fullmatch(r"torchvision:[A-Za-z][A-Za-z0-9_]*", name) is not None
     parts = name.split("/")
@@ -336,9 +355,56 @@ def _teacher_laws(c: Fields) -> list[Law]:
     ]
 
 
+def _part_laws(c: Fields) -> list[Law]:
+    laws: list[Law] = [
+        ("metrics empty or a part", not c.metrics or is_part(c.metrics), "metrics"),
+        (
+            "fallback_lr == 0 unless the optimizer is timm's Muon or a part that takes it",
+            not c.fallback_lr
+            or c.optimizer in WITH_FALLBACK
+            or (is_part(c.optimizer) and takes("optimizer", c.optimizer, "fallback_lr")),
+            "optimizer fallback_lr",
+        ),
+    ]
+    parts = parts_of(c)
+    if "model" in parts:
+        laws += [
+            (
+                f"{name} == {DEFAULTS[name]!r} unless the model takes it",
+                getattr(c, name) == DEFAULTS[name] or takes("model", c.model, name),
+                f"model {name}",
+            )
+            for name in (*VIT_ONLY, "drop_path")
+        ]
+        laws.append(
+            (
+                "trainable all and init_head keep with a model that is a part",
+                c.trainable == "all" and c.init_head == "keep",
+                "model trainable init_head",
+            )
+        )
+    if "loss" in parts:
+        mixed = bool(c.mixup_alpha or c.cutmix_alpha)
+        laws.append(
+            (
+                "label_smoothing == 0 unless the loss takes it, or images are mixed",
+                not c.label_smoothing or mixed or takes("loss", c.loss, "label_smoothing"),
+                "loss label_smoothing",
+            )
+        )
+    return laws
+
+
+# those of timm that update what is no matrix by AdamW or NAdamW
+WITH_FALLBACK = ("timm:muon", "timm:nmuon", "timm:adamuon", "timm:nadamuon")
+
+
 def _model_laws(c: Fields) -> list[Law]:
+    if is_part(c.model):
+        return _timm_laws(c)
     known = c.model in MODELS or (c.model.startswith("timm:") and len(c.model) > 5)
-    laws = [(f"model in ({', '.join(MODELS)}, timm:NAME)", known, "model"), *_timm_laws(c)]
+    names = f"{', '.join(MODELS)}, timm:NAME, file.py:Name"
+    laws = [(f"model in ({names})", known, "model"), *_timm_laws(c)]
     if c.model == "vit":
         return laws + _vit_laws(c)
     # ViT's fields have no effect on other models: one training would have two ids

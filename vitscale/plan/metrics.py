@@ -6,6 +6,7 @@ METRICS is the only definition of what a column contains.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -195,9 +196,13 @@ def column(split: str, weights: str, quantity: str) -> str:
     return f"{split}_{weights}{quantity}"
 
 
-def columns_of(split: str) -> dict[str, Column]:
-    """The columns of one evaluation set by name, in the order of `evaluation_columns`."""
-    columns = (Column(split, weights, of) for weights in WEIGHTS for of in METRICS.values())
+def columns_of(split: str, more: Iterable[Metric] = ()) -> dict[str, Column]:
+    """The columns of one evaluation set by name, in the order of `evaluation_columns`; then those
+    of other metrics.
+    """
+    columns = (
+        Column(split, w, of) for some in (METRICS.values(), more) for w in WEIGHTS for of in some
+    )
     return {column.name: column for column in columns}
 
 

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from vitscale.plan.config import TrainConfig
+from vitscale.plan.cost import has_closed_form
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.spelling import shown
 from vitscale.plan.trial import Plan, Trial
@@ -38,6 +39,7 @@ AT_END = -1  # in place of a step: the end of the training
 # fields of the model that a child shares with its parent: the shapes of its weights
 OF_MODEL = (
     "model",
+    "own",
     "timm_args",
     "width",
     "depth",
@@ -204,7 +206,7 @@ def _check_parent(who: str, config: TrainConfig, parent: TrainConfig) -> None:
     names = [name for name in OF_MODEL if getattr(config, name) != getattr(parent, name)]
     if config.init_head == "keep" and config.num_classes != parent.num_classes:
         names.append("num_classes")
-    fixed = config.model.startswith("timm:") or config.pos_embed == "relative"
+    fixed = not has_closed_form(config) or config.pos_embed == "relative"
     if fixed and config.resolution != parent.resolution:
         names.append("resolution")  # only positions of tokens are resized, and of a vit
     if names:

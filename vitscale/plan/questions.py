@@ -116,7 +116,7 @@ def _cells_of_shapes(plan: Plan) -> None:
 
 def _profiles(plan: Plan) -> None:
     names = ("model", "profile", "resolution", "batch_size", "layout")
-    factors = [{**trial.config.asdict(), **trial.arm.factors} for trial in plan.trials]
+    factors = [{**trial.config.axes(), **trial.arm.factors} for trial in plan.trials]
     num, cell = most_common(tuple(c[name] for name in names) for c in factors)
     if num > 1:
         raise ValueError(

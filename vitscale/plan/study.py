@@ -15,12 +15,13 @@ from typing import Any, Literal, Self, TypeGuard
 
 from vitscale.plan.comparisons import sets
 from vitscale.plan.config import MAX_LAWFUL, TrainConfig
-from vitscale.plan.cost import Complexity, Measured, complexity
+from vitscale.plan.cost import Complexity, Measured, complexity, shape_of
 from vitscale.plan.fields import DEFAULTS
 from vitscale.plan.kinds import check_kind
 from vitscale.plan.laws import FREE
 from vitscale.plan.metrics import ERROR, SPEED, Column
 from vitscale.plan.parents import check_parents, check_trunks, entries
+from vitscale.plan.parts import is_part
 from vitscale.plan.profile import METRIC, ProfileConfig
 from vitscale.plan.questions import COMPARED
 from vitscale.plan.spelling import shown, shown_text
@@ -446,9 +447,20 @@ def to_json(study: Study) -> dict[str, Any]:
     return {
         **in_short(study),
         **({"comparisons": made} if made else {}),
+        **({"costs": costs} if (costs := _costs(study)) else {}),
         "parents": [{"id": c.id, "config": c.non_default()} for c in study.parents],
         "trials": trials,
     }
+
+
+def _costs(study: Study) -> list[dict[str, Any]]:
+    """The costs of models that are parts: who reads a plan does not run them."""
+    shapes = {shape_of(t.config): t.config for t in study.trained if is_part(t.config.model)}
+    return [
+        {"id": config.id, **dataclasses.asdict(study.measured[shape])}
+        for shape, config in shapes.items()
+        if shape in study.measured
+    ]
 
 
 def in_short(study: Study) -> dict[str, Any]:
@@ -500,7 +512,13 @@ def from_json(plan: Mapping[str, Any]) -> Study:
     panels = {title: tuple(arms) for title, arms in plan["panels"].items()}
     pairs = tuple((a, b) for a, b in plan["pairs"])
     search = SearchInfo(**plan["search"]) if plan.get("search") else None
-    return Study(**texts, panels=panels, pairs=pairs, search=search, trials=trials, parents=parents)
+    by_id = {config.id: config for config in read}
+    measured = {
+        shape_of(by_id[cost["id"]]): Complexity(cost["params"], cost["flops"], cost["acts"])
+        for cost in plan.get("costs", ())
+    }
+    texts |= {"panels": panels, "pairs": pairs, "search": search, "measured": measured}
+    return Study(**texts, trials=trials, parents=parents)
 
 
 _PLAIN = (

@@ -110,7 +110,7 @@ def conditions(plan: Plan) -> dict[str, dict[str, Any]]:
     first: dict[str, dict[str, Any]] = {}
     for trial in plan.trials:
         if trial.arm.name not in first:
-            first[trial.arm.name] = {**trial.config.asdict(), **trial.arm.factors}
+            first[trial.arm.name] = {**trial.config.axes(), **trial.arm.factors}
     return first
 
 

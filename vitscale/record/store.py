@@ -5,6 +5,7 @@ exists.
 
     <root>/store-id                            a random name; identifies it on a shared MLflow
            planning.lock                       shared by starts, held by `vitscale clean`
+           parts/<digest>.json                 the source of a part (vitscale.plan.parts)
            trials/<id>.set-aside-<time>/       a trial that was trained again by other code
                   <id>.deleted-<random>/       what `vitscale clean` was about to remove
            trials/<id>/config.json             the fields that differ from their defaults

@@ -111,6 +111,11 @@ class StoreFolder:
         return self.trials.within(trial_id)
 
     @property
+    def parts(self) -> Workdir:
+        """The sources of parts, by digest."""
+        return self.folder.within("parts")
+
+    @property
     def studies(self) -> Workdir:
         return self.folder.within("studies")
 

@@ -179,13 +179,19 @@ def with_fields(study: Study, rows: pd.DataFrame, trials: pd.DataFrame) -> Itera
         yield rows
         return
     labels = [name for name in ROW_COLUMNS if name in rows]
-    fields = [name for name in study.trials[0].config.asdict() if name in trials]
+    fields = [name for name in axes_of(study) if name in trials]
     of_trial = trials.drop_duplicates("trial_id").set_index("trial_id")[fields]
     others = [name for name in rows if name not in labels + fields]
     for first in range(0, len(rows), PART):
         part = rows.iloc[first : first + PART].reset_index(drop=True)
         own = of_trial.loc[part["trial_id"]].reset_index(drop=True)
         yield pd.concat([part[labels], own, part[others]], axis=1)
+
+
+def axes_of(study: Study) -> list[str]:
+    """The fields of the configs, and the arguments of their parts."""
+    configs = {trial.config.own: trial.config for trial in reversed(study.trials)}.values()
+    return list(dict.fromkeys(name for config in configs for name in config.axes()))
 
 
 def outcomes(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:
@@ -240,7 +246,7 @@ def _fields(configs: Sequence[TrainConfig]) -> pd.DataFrame:
     alike: dict[str, int] = {}  # all fields but those of FREE -> a row of `shared`
     rows = [alike.setdefault(config.others or config.id, len(alike)) for config in configs]
     first = dict(zip(reversed(rows), reversed(configs), strict=True))
-    shared = _table(first[row].asdict() for row in range(len(alike)))
+    shared = _table(first[row].axes() for row in range(len(alike)))
     fields = shared.take(rows).reset_index(drop=True)
     return fields.assign(**{name: [getattr(config, name) for config in configs] for name in FREE})
 

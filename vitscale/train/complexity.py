@@ -13,7 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from vitscale.catalog.costs import PublishedModel, agrees, exaflops, published_models
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import Complexity
+from vitscale.plan.parts import is_part
 from vitscale.train.model import build_model
+from vitscale.train.parts import check_logits, load
 
 aten = torch.ops.aten
 PRODUCTS = (aten.mm, aten.bmm, aten.addmm, aten.baddbmm)
@@ -26,23 +28,38 @@ SAME_SHAPE = (aten.batch_norm, aten.layer_norm, aten.gelu, aten.relu, aten.silu,
 
 @functools.cache
 def measured_complexity(config: TrainConfig) -> Complexity:
-    """The cost of the forward pass of one image, counted on the meta device.
+    """The cost of the forward pass of one image, counted on the meta device; that of a part which
+    cannot be built there, on the CPU.
 
     Convolutions, linear layers and all other matrix products count, including biases, as in Xiao et
     al. 2021, appendix D. Buffers that are not trained do not count as parameters. Raises ValueError
-    if the model does not accept images of this size.
+    if the model does not accept images of this size, or gives no logits.
     """
-    with torch.device("meta"):
+    if not is_part(config.model):
+        return _counted(config, "meta")
+    load(config.model)  # refused before the model is built
+    try:
+        return _counted(config, "meta")
+    except Exception:  # such as numbers that a model reads from its tensors
+        with torch.random.fork_rng(devices=()):
+            return _counted(config, "cpu")
+
+
+def _counted(config: TrainConfig, device: str) -> Complexity:
+    with torch.device(device):
         model = build_model(config).eval()
         image = torch.empty(1, config.channels, config.resolution, config.resolution)
     with torch.inference_mode(), Products() as products:
         try:
-            model(image)
-        except (RuntimeError, AssertionError) as error:
+            logits = model(image)
+        except Exception as error:
+            if not isinstance(error, (RuntimeError, AssertionError)) and not is_part(config.model):
+                raise
             raise ValueError(
                 f"{config.model} must take images of such a size, but got "
                 f"(resolution={config.resolution}): {' '.join(str(error).split())}"
             ) from None
+    check_logits(logits, config, 1)
     return Complexity(sum(p.numel() for p in model.parameters()), products.flops, products.acts)
 
 

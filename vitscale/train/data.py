@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from vitscale.catalog.datasets import DATASETS, dataset_facts
 from vitscale.plan.config import TrainConfig
+from vitscale.plan.parts import is_part
 from vitscale.train.augment import (
     check_sizes,
     crop_boxes,
@@ -32,7 +33,7 @@ from vitscale.train.packed_copy import PackedCopy, put
 from vitscale.train.parallel import Team, cut
 from vitscale.train.sources import Images, Shards, load_split
 
-ORDER, AUGMENT, MIX, CROP, ERASE = range(5)  # independent random streams of one seed
+ORDER, AUGMENT, MIX, CROP, ERASE, OWN = range(6)  # independent random streams of one seed
 EVAL_BATCH = 512
 # fraction of this process' GPU memory that may be in use once a dataset is copied there
 RESIDENT_SHARE = 0.5
@@ -142,6 +143,10 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
         labels = sent_labels()
         images = images.to(self.device, non_blocking=True).float().div_(self.train.white)
         images = change(images if crop is None else crop(images))
+        if is_part(config.augment):
+            from vitscale.train.parts import own_augment
+
+            images = own_augment(config, images, [config.seed, OWN, step, int(positions[0])])
         images = normalize(images, self.mean, self.std, memory_format(config, self.device))
         images = images if cover is None else cover(images)
         if not mixed or not (config.mixup_alpha or config.cutmix_alpha):

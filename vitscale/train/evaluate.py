@@ -197,7 +197,12 @@ def evaluate_each(
 
     `before_batch` is called before each batch that all processes of a team have.
     """
-    tallies = [_Tally(data.device) for _ in models]
+    own = None
+    if config.metrics:
+        from vitscale.train.parts import own_metrics
+
+        own = own_metrics(config)
+    tallies = [_Tally(data.device, own) for _ in models]
     for model in models:
         model.eval()
     batches = data.iterate(num_loader_workers)
@@ -233,7 +238,12 @@ def _calling(
 class _Tally:
     """Sums over the images that one model has seen; they stay on the device."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        own: Callable[[Tensor, Tensor], Mapping[str, Tensor]] | None = None,
+    ) -> None:
+        self.own, self.own_sums = own, dict[str, Tensor]()
         self.loss = torch.zeros((), dtype=torch.float64, device=device)
         self.wrong = torch.zeros(2, dtype=torch.int64, device=device)  # top-1, top-5
         self.gaps = torch.zeros(NUM_BINS, dtype=torch.float64, device=device)
@@ -246,6 +256,8 @@ class _Tally:
         missed = ~right
         self.wrong += torch.stack([missed, ~in_top(logits, labels, allowed)]).sum(1)
         self.gaps += calibration_gaps(logits, right)
+        for name, values in self.own(logits, labels).items() if self.own else ():
+            self.own_sums[name] = self.own_sums.get(name, 0.0) + values.double().sum()
         return missed
 
     def row(self, team: Team, num: int) -> Row:
@@ -253,9 +265,11 @@ class _Tally:
         loss, wrong, gaps = team.sum(self.loss), team.sum(self.wrong), team.sum(self.gaps)
         sums = torch.cat([loss[None], wrong.double(), gaps.abs().sum()[None]])
         loss_sum, num_wrong, num_wrong_top5, gap = sums.tolist()
+        own = {name: team.sum(of).item() / num for name, of in sorted(self.own_sums.items())}
         return {
             "loss": loss_sum / num,
             "error_pct": 100.0 * num_wrong / num,
             "top5_error_pct": 100.0 * num_wrong_top5 / num,
             "ece_pct": 100.0 * gap / num,
+            **own,
         }

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitscale.plan.config import TrainConfig
+from vitscale.plan.parts import is_part
 
 
 def training_loss(logits: Tensor, targets: Tensor, config: TrainConfig, num: int) -> Tensor:
@@ -18,7 +19,8 @@ def training_loss(logits: Tensor, targets: Tensor, config: TrainConfig, num: int
     batch. Targets are class indices (B,), which are smoothed here, or probabilities (B, classes),
     to which mixing has applied label smoothing already. The loss "ce" is softmax cross entropy;
     "bce" is binary cross entropy averaged over classes (Wightman et al. 2021), against the mixed
-    probabilities or, with `bce_targets` present, against 1 for each class that is present.
+    probabilities or, with `bce_targets` present, against 1 for each class that is present. A part
+    gives the loss of each sample.
     """
     match config.loss:
         case "ce":
@@ -35,8 +37,11 @@ def training_loss(logits: Tensor, targets: Tensor, config: TrainConfig, num: int
             return F.binary_cross_entropy_with_logits(logits, targets, reduction="sum") / (
                 num * logits.shape[1]
             )
-        case never:
-            assert_never(never)
+        case part:
+            from vitscale.train.parts import own_loss
+
+            assert is_part(part)
+            return own_loss(config)(logits, targets).float().sum() / num
 
 
 def distilled(

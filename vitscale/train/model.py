@@ -13,6 +13,7 @@ from torch import nn
 
 from vitscale.catalog.regnety import REGNETY, RegNetYShape
 from vitscale.plan.config import TrainConfig
+from vitscale.plan.parts import is_part
 from vitscale.train.stems import build_stem
 
 # stems of several convolutions; a single one that cuts patches is a matrix product
@@ -25,6 +26,10 @@ def build_model(config: TrainConfig) -> nn.Module:
     It is built on the default device, with weights from torch's global generator. Raises ValueError
     for a timm model that does not exist or cannot be built with this config.
     """
+    if is_part(config.model):
+        from vitscale.train.parts import build_own_model
+
+        return build_own_model(config)
     if config.model.startswith("timm:"):
         return _timm(config, config.model.removeprefix("timm:"))
     if config.model in REGNETY:
@@ -265,7 +270,8 @@ def _timm(config: TrainConfig, name: str) -> nn.Module:
     if (module := timm.model_entrypoint(name).__module__).partition(".")[0] != "timm":
         raise ValueError(
             "timm:NAME must name a model that timm itself defines, since workers do not run the "
-            f"study's script, but got (model={config.model!r}, defined in {module})"
+            f"study's script, but got (model={config.model!r}, defined in {module}); name it as a "
+            "part, model='file.py:Name'"
         )
     optional: dict[str, Any] = {
         "img_size": config.resolution,

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from vitscale.plan.config import TrainConfig
+from vitscale.plan.parts import is_part
 from vitscale.train.batchnorm import ESTIMATED
 
 ASK_EVERY_S = 0.5  # Ray Train ends a team about two seconds after it has lost a worker
@@ -134,6 +135,11 @@ def num_parts(config: TrainConfig, micro_batch: int, team: Team, has_batchnorm: 
     empty.
     """
     batch_size, norm_batch = config.batch_size, config.norm_batch
+    if is_part(config.augment) and (team.size > 1 or micro_batch):
+        raise ValueError(  # it draws for the images that it gets, and not for each image alone
+            "an augmentation that is a part must get whole batches, but got (augment="
+            f"{config.augment!r}, workers={team.size}, micro_batch={micro_batch})"
+        )
     if has_batchnorm and norm_batch and team.size > 1 and not config.precise_bn:
         raise ValueError(  # each worker would keep its own running statistics
             "precise_bn > 0 must hold for a BatchNorm model with norm_batch on several workers, "

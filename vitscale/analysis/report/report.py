@@ -16,7 +16,7 @@ from vitscale.analysis.report import text
 from vitscale.analysis.report.page import TEMPLATE
 from vitscale.analysis.report.save import as_files, inline
 from vitscale.analysis.results import Results
-from vitscale.record.table import ROW_COLUMNS, with_fields
+from vitscale.record.table import ROW_COLUMNS, axes_of, with_fields
 from vitscale.record.workdir import Workdir
 
 PAGE = "report.html"
@@ -93,7 +93,7 @@ def _write_rows(results: Results, file: BinaryIO) -> None:
     """Writes all rows, with the fields of their configs, as parquet."""
     writer = None
     # repeated fields as numbers of a dictionary; values of rows are all different
-    fields = [*ROW_COLUMNS, *results.study.trials[0].config.asdict()]
+    fields = [*ROW_COLUMNS, *axes_of(results.study)]
     for part in with_fields(results.study, results.rows, results.trials):
         table = pa.Table.from_pandas(part, writer and writer.schema, preserve_index=False)
         writer = writer or pq.ParquetWriter(file, table.schema, use_dictionary=fields)

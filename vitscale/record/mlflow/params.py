@@ -79,7 +79,7 @@ class Params:
     def _params(self, trial: Trial) -> dict[str, str]:
         config, cost = trial.config, complexity(trial.config, self.measured)
         params = {
-            **config.asdict(),
+            **config.axes(),
             "params_m": f"{cost.params / 1e6:.4g}",
             "flops_g": f"{cost.flops / 1e9:.4g}",
             "samples": config.num_samples,
@@ -94,7 +94,10 @@ class Params:
 
 def _bears(trial: Trial, name: str) -> bool:
     """Whether the trial depends on a param."""
-    return name in WITHOUT_FIELD or DERIVED_FROM.get(name, name) in trial.config.bearing
+    return (
+        name in WITHOUT_FIELD
+        or DERIVED_FROM.get(name, name.partition(".")[0]) in trial.config.bearing
+    )
 
 
 def _own(trial: Trial, name: str) -> str | None:

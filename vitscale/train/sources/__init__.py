@@ -20,6 +20,7 @@ from vitscale.plan.data import (
     folder_of,
     layout_of,
 )
+from vitscale.plan.parts import is_part
 from vitscale.train.sources.cifar import Cifar
 from vitscale.train.sources.digits import Digits
 from vitscale.train.sources.folders import Folders
@@ -41,7 +42,13 @@ def load_split(config: TrainConfig, split: str, root: Path | None) -> Images:
     at a time. Raises ValueError for a dataset that cannot be read or does not match the config:
     another number of training images, other classes or channels, or no such split.
     """
-    source, real = _open(config.dataset, config.channels, root)
+    if is_part(config.dataset):
+        from vitscale.train.parts import OwnImages
+
+        source: Source = OwnImages(config, root)
+        real = None
+    else:
+        source, real = _open(config.dataset, config.channels, root)
     facts = dataset_facts(config.dataset)
     if split == "train" or (split == "minival" and not (facts and facts.own_minival)):
         whole = source.read("train")

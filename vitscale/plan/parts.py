@@ -1,0 +1,503 @@
+"""Parts of a training that a user brings: a model, an optimizer, a loss, ...
+
+A field such as `model` may name a callable in a file, "parts/tiny.py:Tiny", relative to the study
+file, or in an installed package, "package.module:Class". In a config the name has the digest of the
+source, "tiny.py:Tiny@0123456789abcdef", or the version of the package: another source is another
+trial. The source is the file and the files of the project that it imports. It is read here and
+never run; vitscale.train.parts runs it.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.metadata
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from vitscale.plan.metrics import METRICS, Metric
+from vitscale.plan.spelling import shown
+
+# field -> what its callable gets by position; a class of `loss`, `augment` or `metrics` is made
+# first, and its instance gets that
+PARTS: dict[str, tuple[str, ...]] = {
+    "dataset": ("split",),
+    "augment": ("images", "generator"),
+    "model": (),
+    "optimizer": ("groups",),
+    "loss": ("logits", "targets"),
+    "metrics": ("logits", "targets"),
+}
+CALLED_LATER = ("augment", "loss", "metrics")
+TRAINED = ("model", "optimizer", "loss")  # on which the weights after a step depend
+Scalar = int | float | bool | str
+# values of a field that have a colon and are no part
+OTHERS = re.compile("(timm|torchvision):.*")
+OF_FILE = re.compile(r"(?P<file>[^:@\0]+\.py):(?P<name>[A-Za-z_]\w*)(@(?P<digest>[0-9a-f]{16}))?")
+OF_PACKAGE = re.compile(
+    r"(?P<module>[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)(@(?P<version>[\w.+!-]+))?"
+)
+MOST_FILES, MOST_BYTES = 200, 4 * 2**20  # of a source
+REQUIRED, UNREAD = object(), object()  # in place of a default: there is none; it is no constant
+
+# the study file, where it is not the script that runs
+study_file: ContextVar[Path | None] = ContextVar("study_file", default=None)
+
+
+class Source(NamedTuple):
+    """The files of a part. A module without a file is a folder."""
+
+    main: str  # dotted name of the module with the callable
+    modules: Mapping[str, tuple[bool, str]]  # dotted name -> (whether it is a package, its text)
+
+    def encoded(self) -> bytes:
+        """As a file of the store."""
+        return json.dumps({"main": self.main, "modules": self.modules}, sort_keys=True).encode()
+
+    @property
+    def sha256(self) -> str:
+        """64 hex digits; the first 16 are the digest in the names of its parts."""
+        return hashlib.sha256(self.encoded()).hexdigest()
+
+
+_sources: dict[str, Source] = {}  # by digest
+_trusted: set[str] = set()  # digests of sources that may run
+named_here: set[str] = set()  # parts of packages that this process named
+_read: dict[Path, tuple[dict[Path, tuple[int, int]], str]] = {}  # file -> (its files, digest)
+_signatures: dict[str, dict[str, Any]] = {}
+
+
+def is_part(value: object) -> bool:
+    """Whether the value of a field names a part."""
+    return isinstance(value, str) and ":" in value and not OTHERS.fullmatch(value)
+
+
+def parts_of(config: Any) -> dict[str, str]:
+    """Field -> part, of the fields of a config that name one."""
+    return {name: value for name in PARTS if is_part(value := getattr(config, name))}
+
+
+def digest_of(part: str) -> str:
+    """The digest of a part of a file; empty for one of a package."""
+    match = OF_FILE.fullmatch(part)
+    return match["digest"] or "" if match else ""
+
+
+def name_of(part: str) -> str:
+    """A part without digest or version."""
+    return part.partition("@")[0]
+
+
+def named(field: str, part: str) -> str:
+    """The part with its digest or version. Reads its files.
+
+    Raises ValueError for a name that is no part's, files that cannot be read, or a callable that is
+    not in the file.
+    """
+    if match := OF_FILE.fullmatch(part):
+        if match["digest"]:
+            return part
+        digest = _digest_of_file(part, match["file"])
+        whole = f"{Path(match['file']).name}:{match['name']}@{digest}"
+        signature(field, whole)  # the callable must be there
+        return whole
+    if match := OF_PACKAGE.fullmatch(part):
+        if match["version"]:
+            return part
+        whole = f"{part}@{_version(part, match['module'])}"
+        named_here.add(whole)
+        return whole
+    raise ValueError(
+        f"{field} must name a part as 'folder/file.py:Name' or 'package.module:Name', but got "
+        f"({field}={shown(part)})"
+    )
+
+
+def _version(part: str, module: str) -> str:
+    top = module.partition(".")[0]
+    if top == "torch":
+        return importlib.metadata.version("torch").partition("+")[0]
+    names = importlib.metadata.packages_distributions().get(top)
+    if not names:
+        raise ValueError(f"the package of a part must be installed, but got ({part}: no {top})")
+    return importlib.metadata.version(names[0])
+
+
+def _folders() -> list[Path]:
+    """The folders in which the file of a part is looked for: that of the study file, then the
+    current one.
+    """
+    main = study_file.get() or getattr(sys.modules["__main__"], "__file__", None)
+    return [*([Path(main).resolve().parent] if main else []), Path.cwd()]
+
+
+def _digest_of_file(part: str, name: str) -> str:
+    path = next((p for folder in _folders() if (p := folder / name).is_file()), None)
+    if path is None:
+        where = " or ".join(dict.fromkeys(map(str, _folders())))
+        raise ValueError(f"the file of a part must exist, but got ({part}: not in {where})")
+    path = path.resolve()
+    stamps, digest = _read.get(path, ({}, ""))
+    if not stamps or any(_stamp(file) != stamp for file, stamp in stamps.items()):
+        source, files = read_source(path, _folders()[0])
+        digest = register(source)
+        _trusted.add(digest)  # it is among the user's own files
+        _read[path] = {file: _stamp(file) for file in files}, digest
+    return digest
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    try:
+        state = os.stat(file)
+    except OSError:
+        return 0, 0
+    return state.st_mtime_ns, state.st_size
+
+
+# ---- sources
+
+
+def register(source: Source) -> str:
+    """Keeps a source for this process; returns its digest. It may not run before `trust`."""
+    digest = source.sha256[:16]
+    _sources.setdefault(digest, source)
+    return digest
+
+
+def source_of(digest: str) -> Source | None:
+    """The source with a digest, if this process has it."""
+    return _sources.get(digest)
+
+
+def trust(digests: Iterable[str]) -> None:
+    """Lets sources run in this process."""
+    _trusted.update(digests)
+
+
+def is_trusted(digest: str) -> bool:
+    """Whether a source may run: it is of the user's own files, or the user trusts it."""
+    return digest in _trusted
+
+
+def decoded(content: bytes, digest: str) -> Source:
+    """The source in a file of a store. Raises ValueError unless it has the digest."""
+    if hashlib.sha256(content).hexdigest()[:16] != digest:
+        raise ValueError(f"the source of a part must be whole, but got another ({digest})")
+    plain = json.loads(content)
+    return Source(plain["main"], {n: (bool(p), str(t)) for n, (p, t) in plain["modules"].items()})
+
+
+def read_source(path: Path, beside: Path) -> tuple[Source, list[Path]]:
+    """The source of a file, and its files; `beside` is the folder of the study file.
+
+    Modules are looked for as Python would if the study were run from its folder: in the folder of
+    the file (above its package, if it is in one), in that of the study, and above `studies/`. What
+    is in neither is an installed package, whose source is not the part's. Raises ValueError for a
+    file that is no Python, and for more files or bytes than a part has.
+    """
+    root, parents = path.parent, [path.stem]
+    while (root / "__init__.py").is_file():
+        parents.insert(0, root.name)
+        root = root.parent
+    roots = [root, beside, *([beside.parent] if beside.name == "studies" else [])]
+    main, files = ".".join(parents), dict[str, Path]()
+    modules: dict[str, tuple[bool, str]] = {}
+    waiting = [*_with_parents(main)]
+    while waiting:
+        name = waiting.pop()
+        if name in modules or name.partition(".")[0] == "vitscale":
+            continue
+        file = path if name == main else _file_of(name, roots)
+        if file is None:
+            continue
+        is_package, text = file.name == "__init__.py", _text(file)
+        modules[name], files[name] = (is_package, text), file
+        size = sum(len(text) for _, text in modules.values())
+        if len(modules) > MOST_FILES or size > MOST_BYTES:
+            law = f"a part must have at most {MOST_FILES} files and {MOST_BYTES} bytes"
+            raise ValueError(f"{law}, but got ({path}: {len(modules)} files, {size} bytes)")
+        for imported in _imports(_parsed(text, file), name, is_package, file):
+            waiting += _with_parents(imported)
+    return Source(main, modules), list(files.values())
+
+
+def _with_parents(name: str) -> list[str]:
+    pieces = name.split(".")
+    return [".".join(pieces[: i + 1]) for i in range(len(pieces))]
+
+
+def _file_of(name: str, roots: Iterable[Path]) -> Path | None:
+    for root in roots:
+        place = root.joinpath(*name.split("."))
+        for file in (place / "__init__.py", place.with_name(f"{place.name}.py")):
+            if file.is_file():
+                return file.resolve()
+    return None
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"the file of a part must be readable, but got ({file}: {error})"
+        ) from None
+
+
+def _parsed(text: str, file: Path | str) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        where = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        reason = error.msg if isinstance(error, SyntaxError) else type(error).__name__
+        raise ValueError(
+            f"the file of a part must be Python, but got ({file}{where}: {reason})"
+        ) from None
+
+
+def _imports(tree: ast.Module, module: str, is_package: bool, file: Path) -> Iterator[str]:
+    """Dotted names of the modules that a module may import."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
+            package = module.split(".") if is_package else module.split(".")[:-1]
+            if node.level > len(package):
+                law = "a relative import must be within a package (folders with an __init__.py)"
+                raise ValueError(f"{law}, but got ({file}, line {node.lineno})")
+            before = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*before, *([node.module] if node.module else [])])
+            yield from ([base] if base else [])
+            yield from (f"{base}.{alias.name}" for alias in node.names if alias.name != "*")
+
+
+# ---- what a callable asks for
+
+
+def signature(field: str, part: str) -> dict[str, Any] | None:
+    """Parameter -> default, of those that are given by name: a constant, REQUIRED or UNREAD.
+
+    None for a part of a package, and for one whose source this process does not have. Raises
+    ValueError if the file does not define the callable.
+    """
+    source = source_of(digest_of(part))
+    if source is None:
+        return None
+    key = f"{field} {part}"
+    if key not in _signatures:
+        match = OF_FILE.fullmatch(part)
+        assert match
+        _signatures[key] = _signature(field, name_of(part), match["name"], source)
+    return _signatures[key]
+
+
+def _signature(field: str, part: str, name: str, source: Source) -> dict[str, Any]:
+    definition = _definition(name, source)
+    if definition is None:
+        law = "a part must be a class or a function that its file defines"
+        raise ValueError(f"{law}, but got ({part}: no {name} in it)")
+    position = len(PARTS[field])
+    if isinstance(definition, ast.ClassDef):
+        function = _init_of(definition, source)
+        if function is None:
+            return {}
+        position = 1 + (0 if field in CALLED_LATER else position)
+    else:
+        function = definition
+    given = function.args
+    defaults = [REQUIRED] * (len(given.posonlyargs) + len(given.args) - len(given.defaults))
+    defaults += [_constant(node) for node in given.defaults]
+    names = [argument.arg for argument in (*given.posonlyargs, *given.args)]
+    if len(names) < position and given.vararg is None:
+        law = f"a part of the field {field} must take ({', '.join(PARTS[field])}) by position"
+        raise ValueError(f"{law}, but got ({part}: {len(names)} parameters)")
+    found = dict(zip(names[position:], defaults[position:], strict=True))
+    for argument, node in zip(given.kwonlyargs, given.kw_defaults, strict=True):
+        found[argument.arg] = REQUIRED if node is None else _constant(node)
+    return found
+
+
+def _definition(name: str, source: Source) -> ast.ClassDef | ast.FunctionDef | None:
+    tree = _parsed(source.modules[source.main][1], source.main)
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
+            return node
+    return None
+
+
+def _init_of(node: ast.ClassDef, source: Source) -> ast.FunctionDef | None:
+    """The __init__ of a class, its own or that of a base class in the same file."""
+    for part in node.body:
+        if isinstance(part, ast.FunctionDef) and part.name == "__init__":
+            return part
+    for base in node.bases:
+        if isinstance(base, ast.Name) and base.id != node.name:
+            of = _definition(base.id, source)
+            if isinstance(of, ast.ClassDef) and (found := _init_of(of, source)):
+                return found
+    return None
+
+
+def _constant(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return UNREAD
+
+
+# ---- metrics of one's own
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def reports(*metrics: Metric) -> Callable[[Function], Function]:
+    """Declares the columns that a callable of the field `metrics` gives, as a decorator.
+
+    The callable maps logits (B, classes) and labels (B,) to a dictionary of values (B,), with the
+    names of the metrics. A column is their mean over an evaluation set. The declaration is read and
+    not run: numbers must be written out, `math.inf` included.
+    """
+
+    def unchanged(function: Function) -> Function:
+        return function
+
+    return unchanged
+
+
+def metrics_of(part: str) -> tuple[Metric, ...]:
+    """The metrics that a part declares; none where its source is not at hand.
+
+    Raises ValueError for a declaration that cannot be read.
+    """
+    source = source_of(digest_of(part))
+    if source is None:
+        return ()
+    if part not in _metrics:
+        definition = _definition(name_of(part).rpartition(":")[2], source)
+        assert definition is not None  # see `named`
+        _metrics[part] = tuple(_declared(definition, part))
+    return _metrics[part]
+
+
+_metrics: dict[str, tuple[Metric, ...]] = {}
+
+
+def _declared(definition: ast.ClassDef | ast.FunctionDef, part: str) -> Iterator[Metric]:
+    calls = [
+        node
+        for node in definition.decorator_list
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("reports")
+    ]
+    if not calls or not calls[0].args:
+        law = "a part of the field metrics must be decorated by @reports(Metric(...), ...)"
+        raise ValueError(f"{law}, but got ({name_of(part)})")
+    for node in calls[0].args:
+        try:
+            assert isinstance(node, ast.Call) and not node.args
+            metric = Metric(**{str(word.arg): _number(word.value) for word in node.keywords})
+            assert re.fullmatch("[a-z][a-z0-9_]*", metric.name) and metric.name not in METRICS
+        except (ValueError, TypeError, AssertionError, SyntaxError) as error:
+            law = "a metric must be Metric(name=..., ...) with constants and a name of its own"
+            raise ValueError(
+                f"{law}, but got ({name_of(part)}: {shown(ast.unparse(node))}; {error})"
+            ) from None
+        yield metric
+
+
+def _number(node: ast.expr) -> Any:
+    """The value of a constant; infinity may be `math.inf`, also within a tuple."""
+    if isinstance(node, ast.Tuple):
+        return tuple(map(_number, node.elts))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_number(node.operand)
+    return math.inf if ast.unparse(node) == "math.inf" else ast.literal_eval(node)
+
+
+# ---- arguments of one's own
+
+
+def read_own(text: str) -> dict[str, Scalar]:
+    """The arguments in "depth=2,act='gelu'". Raises ValueError for another text."""
+    try:
+        (call,) = ast.parse(f"f({text})").body
+        assert isinstance(call, ast.Expr) and isinstance(call.value, ast.Call)
+        assert not call.value.args and isinstance(call.value.func, ast.Name)
+        values = {str(word.arg): ast.literal_eval(word.value) for word in call.value.keywords}
+        assert all(word.arg for word in call.value.keywords)
+    except (SyntaxError, ValueError, TypeError, AssertionError, RecursionError, MemoryError):
+        raise ValueError(
+            f"own must be like {{'dim': 64}}, or 'dim=64', but got (own={shown(text)})"
+        ) from None
+    return values
+
+
+def own_text(values: Mapping[str, Scalar]) -> str:
+    """Arguments as the text of the field `own`, sorted by name."""
+    return ",".join(f"{name}={values[name]!r}" for name in sorted(values))
+
+
+def settled(own: str | Mapping[str, Scalar], parts: Mapping[str, str]) -> str:
+    """The field `own` for these parts: each set of arguments has one text. An argument at its
+    default is left out, and an int for a float becomes one.
+
+    Raises ValueError for an argument that no part has, that has another type, or that is absent.
+    """
+    values = read_own(own) if isinstance(own, str) else dict(own)
+    for name, value in values.items():
+        if type(value) not in (int, float, bool, str) or (
+            type(value) is float and not math.isfinite(value)
+        ):
+            law = "an argument in own must be an int, a finite float, a bool or a str"
+            raise ValueError(f"{law}, but got ({shown(name)}={shown(value)})")
+    known = {field: signature(field, part) for field, part in parts.items()}
+    accepted: dict[str, Any] = {}
+    for of in known.values():
+        accepted.update(of or {})
+    if values and not parts:
+        raise ValueError(f"own must come with a part, but got (own={shown(own)})")
+    if any(of is None for of in known.values()):
+        return own_text(values)  # checked where the source is
+    from vitscale.plan.fields import DEFAULTS
+
+    whose = ", ".join(map(name_of, parts.values()))
+    mine = {name: default for name, default in accepted.items() if name not in DEFAULTS}
+    mine.pop("data_root", None)
+    for name in accepted.keys() - mine.keys() - {"data_root"}:
+        default = accepted[name]
+        if default is not REQUIRED and default is not UNREAD and default != DEFAULTS[name]:
+            raise ValueError(
+                f"{name} of {whose} must have no default, or that of the config's field of this "
+                f"name, but got ({name}={shown(default)}, and {shown(DEFAULTS[name])} there)"
+            )
+    for name, value in values.items():
+        if name not in mine:
+            raise ValueError(
+                f"an argument in own must be one of ({', '.join(mine) or 'none'}) of {whose}, but "
+                f"got ({shown(name)}={shown(value)})"
+            )
+        default = mine[name]
+        if type(default) is float and type(value) is int:
+            values[name] = float(value)
+        elif type(default) in (int, float, bool, str) and type(value) is not type(default):
+            law = f"{name} of {whose} must be of type {type(default).__name__}"
+            raise ValueError(f"{law}, but got ({name}={shown(value)})")
+    absent = [name for name, default in mine.items() if default is REQUIRED and name not in values]
+    if absent:
+        raise ValueError(
+            f"each argument without a default must be a field or in own, but got ({whose}: no "
+            f"{absent[0]})"
+        )
+    return own_text({n: v for n, v in values.items() if (type(v), v) != (type(mine[n]), mine[n])})
+
+
+def takes(field: str, part: str, name: str) -> bool:
+    """Whether a callable asks for a field of the config, as far as this process can know."""
+    of = signature(field, part)
+    return of is None or name in of

@@ -1,0 +1,81 @@
+"""The sources of parts (vitscale.plan.parts) in a store, each in a file named by its digest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from vitscale.plan import parts
+from vitscale.plan.config import TrainConfig
+from vitscale.record.store_folder import StoreFolder
+from vitscale.record.workdir import Damaged
+
+SUFFIX = ".json"
+
+
+def keep(configs: Iterable[TrainConfig], store: StoreFolder) -> None:
+    """Writes the sources that the store does not have."""
+    for digest in dict.fromkeys(_digests(config.asdict() for config in configs)):
+        source = parts.source_of(digest)
+        if source is not None and not store.parts.exists(f"{digest}{SUFFIX}"):
+            store.parts.create(f"{digest}{SUFFIX}", source.encoded())
+
+
+def read(fields: Iterable[Mapping[str, Any]], store: StoreFolder) -> list[str]:
+    """Reads the sources of the parts that fields of configs name, as far as the store has them;
+    runs none. Returns their digests. Raises Damaged for one that is not as it was written.
+    """
+    digests = list(dict.fromkeys(_digests(fields)))
+    for digest in digests:
+        name = f"{digest}{SUFFIX}"
+        if parts.source_of(digest) is not None or not store.parts.exists(name):
+            continue
+        try:
+            parts.register(parts.decoded(store.parts.read(name), digest))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            where = store.parts.address(name)
+            raise Damaged(
+                f"the source of a part must be as it was written, but got ({where}: {error})"
+            ) from error
+    return digests
+
+
+def fetch(fields: Mapping[str, Any], store: StoreFolder) -> None:
+    """Lets this process run the parts of a config, whose driver has checked that it may."""
+    parts.trust(read([fields], store))
+
+
+def _digests(configs: Iterable[Mapping[str, Any]]) -> Iterable[str]:
+    for fields in configs:
+        for field in parts.PARTS:
+            value = fields.get(field, "")
+            if parts.is_part(value) and (digest := parts.digest_of(value)):
+                yield digest
+
+
+def check_trusted(
+    configs: Iterable[TrainConfig], trusted: Iterable[str], store: StoreFolder
+) -> None:
+    """Raises ValueError unless each part is of the user's own files, or is among those that the
+    user trusts, by the 64 hex digits of its source; a part of a package by its name.
+    """
+    given = set(trusted)
+    for part in dict.fromkeys(part for c in configs for part in parts.parts_of(c).values()):
+        digest = parts.digest_of(part)
+        if digest and parts.is_trusted(digest):
+            continue
+        source = parts.source_of(digest) if digest else None
+        if digest and source is None:
+            where = store.parts.address(f"{digest}{SUFFIX}")
+            raise ValueError(f"the store must have the source of a part, but got none ({where})")
+        if not digest and part in parts.named_here:
+            continue
+        key = source.sha256 if source else part
+        if key not in given:
+            where = f", in {store.parts.address(f'{digest}{SUFFIX}')}" if source else ""
+            raise ValueError(
+                "a part of a store must be trusted before it runs, but got "
+                f"({part}{where}); read it, then give --trust-parts {key}"
+            )
+        if digest:
+            parts.trust([digest])

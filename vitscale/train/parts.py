@@ -1,0 +1,411 @@
+"""Runs the parts that a user brings (vitscale.plan.parts): imports, builds and tries them."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.metadata
+import inspect
+import io
+import linecache
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitscale.plan import parts
+from vitscale.plan.config import TrainConfig
+from vitscale.plan.fields import DEFAULTS
+from vitscale.plan.spelling import shown
+from vitscale.train.sources.images import Images
+
+PREFIX = "vitscale_part_"
+BATCH, STEPS = 4, 3  # of a trial of the parts
+
+
+class _Importer(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports modules of sources from memory, each below a package of its digest, so that a process
+    can have several versions of a module.
+    """
+
+    def find_spec(
+        self, fullname: str, path: Any = None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if not fullname.startswith(PREFIX):
+            return None
+        digest, _, name = fullname.removeprefix(PREFIX).partition(".")
+        source = parts.source_of(digest)
+        if source is None:
+            return None
+        is_package, _ = source.modules.get(name, (True, ""))
+        if name and not any(f"{of}.".startswith(f"{name}.") for of in source.modules):
+            return None
+        return importlib.machinery.ModuleSpec(
+            fullname, self, origin=f"<{digest}>/{name}.py", is_package=is_package
+        )
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ and module.__spec__.origin
+        digest, _, name = module.__name__.removeprefix(PREFIX).partition(".")
+        source = parts.source_of(digest)
+        assert source is not None
+        text, file = source.modules.get(name, (True, ""))[1], module.__spec__.origin
+        # tracebacks and inspect show the lines
+        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+        own = vars(builtins) | {"__import__": partial(_import, digest, source)}
+        module.__dict__["__builtins__"] = own
+        exec(compile(text, file, "exec"), module.__dict__)  # of a source that is trusted: see load
+
+
+def _import(
+    digest: str,
+    source: parts.Source,
+    name: str,
+    globals: Any = None,
+    locals: Any = None,
+    fromlist: Any = (),
+    level: int = 0,
+) -> Any:
+    """`import` within a source: its own modules first."""
+    top = name.partition(".")[0]
+    if level or not any(of.partition(".")[0] == top for of in source.modules):
+        return builtins.__import__(name, globals, locals, fromlist, level)
+    module = importlib.import_module(f"{PREFIX}{digest}.{name}")
+    for of in fromlist or ():
+        if f"{name}.{of}" in source.modules and not hasattr(module, of):
+            importlib.import_module(f"{PREFIX}{digest}.{name}.{of}")
+    return module if fromlist else sys.modules[f"{PREFIX}{digest}.{top}"]
+
+
+sys.meta_path.append(_Importer())
+
+
+@cache
+def load(part: str) -> Callable[..., Any]:
+    """The callable of a part. Runs its source, which must be trusted, or imports its package.
+
+    Raises ValueError if it cannot be imported, or its package has another version.
+    """
+    if match := parts.OF_FILE.fullmatch(part):
+        digest = match["digest"]
+        source = parts.source_of(digest)
+        if source is None or not parts.is_trusted(digest):
+            raise ValueError(
+                f"a part must be one's own, or trusted, to run, but got ({part}; --trust-parts "
+                f"{source.sha256 if source else digest})"
+            )
+        name = f"{PREFIX}{digest}.{source.main}"
+    else:
+        match = parts.OF_PACKAGE.fullmatch(part)
+        assert match
+        now = parts.named("part", f"{match['module']}:{match['name']}")
+        if now != part:
+            law = "the package of a part must have the version of the trial"
+            raise ValueError(f"{law}, but got ({part}, and {now.partition('@')[2]} here)")
+        name = match["module"]
+    try:
+        made = getattr(importlib.import_module(name), match["name"])
+    except Exception as error:
+        raise ValueError(f"a part must be importable, but got ({part}: {_line(error)})") from error
+    if not callable(made):
+        raise ValueError(f"a part must be callable, but got ({part}: {type(made).__name__})")
+    callable_: Callable[..., Any] = made
+    return callable_
+
+
+def _line(error: BaseException) -> str:
+    """An exception of a part in one line, with the last line of its source that was run."""
+    where, trace = "", error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_globals.get("__name__", "").startswith(PREFIX):
+            where = f", line {trace.tb_lineno}"
+        trace = trace.tb_next
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{where}"
+
+
+def made(config: TrainConfig, field: str, *given: Any, data_root: Path | None = None) -> Any:
+    """What the part of a field makes: a model, an optimizer, or a function of what it gets later.
+
+    `given` is what it gets by position. By name it gets those fields of the config that its
+    signature names, `lr` as the peak, and its arguments in `own`. Raises ValueError in one line for
+    whatever it raises.
+    """
+    part = getattr(config, field)
+    function = load(part)
+    later = field in parts.CALLED_LATER and not inspect.isclass(function)
+    arguments = _arguments(config, field, function, data_root)
+    if later:
+        return partial(function, **arguments)
+    try:
+        return function(*given, **arguments)
+    except Exception as error:
+        known = ", ".join(f"{name}={shown(value)}" for name, value in arguments.items())
+        raise ValueError(
+            f"a part must work with its arguments, but got ({part}: {known}): {_line(error)}"
+        ) from error
+
+
+def _arguments(
+    config: TrainConfig, field: str, function: Callable[..., Any], data_root: Path | None
+) -> dict[str, Any]:
+    own, part = config.own_arguments, getattr(config, field)
+    names = list(inspect.signature(function).parameters.values())
+    is_class = inspect.isclass(function)
+    position = 0 if is_class and field in parts.CALLED_LATER else len(parts.PARTS[field])
+    arguments: dict[str, Any] = {}
+    of_file = bool(parts.digest_of(part))
+    for parameter in names[position:]:
+        name = parameter.name
+        if name in own:
+            arguments[name] = own[name]
+        elif name == "data_root":
+            arguments[name] = data_root
+        elif name in DEFAULTS and (of_file or name in FOR_PACKAGES):
+            arguments[name] = config.peak_lr if name == "lr" else getattr(config, name)
+        elif parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            continue
+        elif parameter.default is parameter.empty:
+            raise ValueError(
+                "each argument of a part without a default must be a field or in own, but got "
+                f"({part}: no {name})"
+            )
+    return arguments
+
+
+# A package gives names such as `depth` meanings and defaults of its own: what it shall get is in
+# `own`, except for these.
+FOR_PACKAGES = ("num_classes", "lr", "resolution", "channels")
+
+
+def build_own_model(config: TrainConfig) -> nn.Module:
+    """The model of a part. Raises ValueError unless it is an nn.Module with parameters."""
+    model = made(config, "model")
+    if not isinstance(model, nn.Module) or not any(True for _ in model.parameters()):
+        raise ValueError(
+            "a model must be a torch.nn.Module with parameters, but got "
+            f"({config.model}: {type(model).__name__})"
+        )
+    return model
+
+
+def build_own_optimizer(groups: list[dict[str, Any]], config: TrainConfig) -> torch.optim.Optimizer:
+    """The optimizer of a part. Raises ValueError unless it is a torch.optim.Optimizer."""
+    optimizer = made(config, "optimizer", groups)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ValueError(
+            "an optimizer must be a torch.optim.Optimizer, but got "
+            f"({config.optimizer}: {type(optimizer).__name__})"
+        )
+    if hasattr(optimizer, "train") and hasattr(optimizer, "eval"):
+        raise ValueError(
+            "an optimizer must train and evaluate the same weights, but got one with two modes "
+            f"({config.optimizer})"
+        )
+    return optimizer
+
+
+@cache
+def own_loss(config: TrainConfig) -> Callable[[Tensor, Tensor], Tensor]:
+    """The loss of a part: logits (B, classes) and targets -> nats (B,)."""
+    function = made(config, "loss")
+    if isinstance(function, nn.Module) and any(True for _ in function.parameters()):
+        raise ValueError(f"a loss must have no parameters, but got ({config.loss})")
+
+    def values(logits: Tensor, targets: Tensor) -> Tensor:
+        losses: Tensor = function(logits, targets)
+        if losses.shape != logits.shape[:1]:
+            raise ValueError(
+                "a loss must give one value per sample, of the shape (B,), but got "
+                f"({config.loss}: {tuple(losses.shape)} for a batch of {len(logits)})"
+            )
+        return losses
+
+    return values
+
+
+def own_augment(config: TrainConfig, images: Tensor, seeds: list[int]) -> Tensor:
+    """Images (b, C, R, R) in [0, 1], changed by a part. `seeds` determine its generator."""
+    state = int(np.random.default_rng(seeds).integers(2**63))
+    generator = torch.Generator(images.device).manual_seed(state)
+    changed: Tensor = _augment(config)(images, generator)
+    if changed.shape != images.shape:
+        raise ValueError(
+            "an augmentation must keep the shape of a batch, but got "
+            f"({config.augment}: {tuple(changed.shape)} for {tuple(images.shape)})"
+        )
+    return changed
+
+
+@cache
+def _augment(config: TrainConfig) -> Callable[[Tensor, torch.Generator], Tensor]:
+    function: Callable[[Tensor, torch.Generator], Tensor] = made(config, "augment")
+    return function
+
+
+@cache
+def own_metrics(config: TrainConfig) -> Callable[[Tensor, Tensor], Mapping[str, Tensor]]:
+    """The metrics of a part: logits (B, classes) and labels (B,) -> name -> values (B,)."""
+    function = made(config, "metrics")
+    names = [metric.name for metric in parts.metrics_of(config.metrics)]
+
+    def values(logits: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
+        found: Mapping[str, Tensor] = function(logits, labels)
+        shapes = {name: tuple(of.shape) for name, of in found.items()}
+        if shapes != dict.fromkeys(names, (len(logits),)):
+            raise ValueError(
+                f"metrics must give ({', '.join(names)}), each of the shape (B,), but got "
+                f"({config.metrics}: {shapes} for a batch of {len(logits)})"
+            )
+        return found
+
+    return values
+
+
+class OwnImages:
+    """A dataset that a part reads: the name of a split -> images and labels.
+
+    Images are uint8 (N, H, W), (N, H, W, C) or (N, C, H, W), and labels integers (N,).
+    """
+
+    classes = None
+
+    def __init__(self, config: TrainConfig, root: Path | None) -> None:
+        self.config, self.root = config, root
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Those that the config reads; a part has no list."""
+        return ("train", *self.config.evals)
+
+    def read(self, split: str) -> Images:
+        """Raises ValueError for anything else than the part must give."""
+        part, read = self.config.dataset, made(self.config, "dataset", split, data_root=self.root)
+        try:
+            pixels, labels = (torch.as_tensor(np.asarray(of)) for of in read)
+            if pixels.ndim == 3:
+                pixels = pixels[:, None]
+            elif pixels.shape[1] != self.config.channels:
+                pixels = pixels.permute(0, 3, 1, 2)
+            fits = pixels.ndim == 4 and pixels.shape[1] == self.config.channels
+            fits &= pixels.dtype == torch.uint8 and labels.shape == pixels.shape[:1]
+            fits &= not labels.is_floating_point()
+        except (TypeError, ValueError, IndexError, RuntimeError) as error:
+            raise ValueError(
+                f"a dataset must give images and labels, but got ({part}, {split}: {error})"
+            ) from None
+        if not fits:
+            raise ValueError(
+                f"a dataset must give uint8 images of {self.config.channels} channels and integer "
+                f"labels, but got ({part}, {split}: {pixels.dtype} {tuple(pixels.shape)}, "
+                f"{labels.dtype} {tuple(labels.shape)})"
+            )
+        return Images(labels.long(), pixels.contiguous())
+
+
+# ---- a trial of the parts, before any training
+
+
+def try_out(config: TrainConfig) -> None:
+    """Takes three steps with the parts of a config on a small random batch, once in one piece and
+    once from a saved state after two.
+
+    Raises ValueError, naming the part at fault, if one fails, gives logits of a wrong shape, or
+    does not resume by the bit.
+    """
+    of = parts.parts_of(config)
+    own = [field for field in parts.TRAINED if field in of]
+    # with fewer parts first: the one that comes in is at fault
+    for number, field in enumerate(own):
+        among = set(own[: number + 1])
+        try:
+            whole, resumed = _run(config, among, False), _run(config, among, True)
+        except ValueError:
+            raise
+        except Exception as error:
+            raise ValueError(
+                f"a part must train, but got ({field}={of[field]}): {_line(error)}"
+            ) from error
+        if not all(torch.equal(whole[name], resumed[name]) for name in whole):
+            raise ValueError(
+                "a part must continue from a saved state by the bit, all of which is in its "
+                f"state_dict, but got ({field}={of[field]}: other weights after {STEPS} steps)"
+            )
+    if "metrics" in of:
+        logits = torch.randn(BATCH, config.num_classes)
+        own_metrics(config)(logits, torch.zeros(BATCH, dtype=torch.int64))
+    if "augment" in of:
+        shape = (BATCH, config.channels, config.resolution, config.resolution)
+        own_augment(config, torch.rand(shape), [0])
+
+
+def _run(config: TrainConfig, among: set[str], is_resumed: bool) -> dict[str, Tensor]:
+    """The weights after STEPS steps, with only some parts of the config, the others replaced."""
+    from vitscale.train.checkpoint import rng_state, set_rng_state
+    from vitscale.train.device import seed_everything
+    from vitscale.train.draws import seed_layers
+    from vitscale.train.model import build_model
+    from vitscale.train.optim import build_optimizer
+    from vitscale.train.step import autocast
+
+    cpu, shape = torch.device("cpu"), (config.channels, config.resolution, config.resolution)
+
+    def begun(seed: int) -> tuple[nn.Module, Any, torch.optim.Optimizer]:
+        seed_everything(seed)
+        model = build_model(config)
+        draws = seed_layers(model, config.seed)
+        if "optimizer" in among:
+            return model, draws, build_optimizer(model, config)
+        return model, draws, torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    model, draws, optimizer = begun(0)
+    samples = torch.Generator().manual_seed(0)
+    for step in range(STEPS):
+        if is_resumed and step == STEPS - 1:
+            file = io.BytesIO()
+            state = model.state_dict(), optimizer.state_dict(), rng_state(cpu)
+            torch.save(state, file)
+            model, draws, optimizer = begun(1)
+            file.seek(0)
+            weights, of_optimizer, rng = torch.load(file, weights_only=True)
+            model.load_state_dict(weights)
+            optimizer.load_state_dict(of_optimizer)
+            set_rng_state(rng)
+        images = torch.randn(BATCH, *shape, generator=samples)
+        labels = torch.randint(config.num_classes, (BATCH,), generator=samples)
+        optimizer.zero_grad()
+        draws.at(step, torch.arange(BATCH))
+        with autocast(config, cpu):
+            logits = model(images)
+            check_logits(logits, config, BATCH)
+            loss = F.cross_entropy(logits, labels)
+            if "loss" in among:
+                loss = own_loss(config)(logits, _as_mixed(labels, config)).mean()
+        loss.backward()
+        optimizer.step()
+    return {name: of.detach().clone() for name, of in model.state_dict().items()}
+
+
+def _as_mixed(labels: Tensor, config: TrainConfig) -> Tensor:
+    """Targets as the config's trainings have them."""
+    if not (config.mixup_alpha or config.cutmix_alpha):
+        return labels
+    return F.one_hot(labels, config.num_classes).float()
+
+
+def check_logits(logits: object, config: TrainConfig, num: int) -> None:
+    """Raises ValueError unless a model gave logits (num, classes)."""
+    if not torch.is_tensor(logits) or logits.shape != (num, config.num_classes):
+        got = tuple(logits.shape) if torch.is_tensor(logits) else type(logits).__name__
+        raise ValueError(
+            f"a model must give logits of the shape (B, {config.num_classes}), but got "
+            f"({config.model}: {got} for a batch of {num})"
+        )
