@@ -13,7 +13,6 @@ from vitscale.plan.evaluation import Evaluation
 from vitscale.plan.metrics import QUANTITIES, WEIGHTS, column
 from vitscale.plan.paths import data_root
 from vitscale.plan.study import Study
-from vitscale.record.sources import check_trusted
 from vitscale.record.store import Store
 
 if TYPE_CHECKING:
@@ -71,7 +70,6 @@ def evaluate(options: argparse.Namespace) -> None:
 
     store = existing(options.store)
     study = read_plan(store, options.study)
-    check_trusted((trial.config for trial in study.trials), options.trust_parts, store)
     resources = Resources(
         cpus_per_trial=options.cpus,
         micro_batch=options.micro_batch,
@@ -87,6 +85,7 @@ def evaluate(options: argparse.Namespace) -> None:
             on_device(options.device, resources),
             arms=options.arm,
             predictions=options.predictions,
+            trusted=options.trust_parts,
         )
     )
     _check_weights(study, results)

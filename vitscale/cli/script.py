@@ -26,7 +26,7 @@ from vitscale.cli.project import importing
 from vitscale.cli.stores import add_data_root, add_store, add_trust
 from vitscale.cli.terminal import one_line
 from vitscale.launch.command import name_command
-from vitscale.launch.costs import with_costs
+from vitscale.launch.costs import check_parts, with_costs
 from vitscale.launch.driver import run
 from vitscale.launch.process import (
     EXIT_DONE,
@@ -58,7 +58,6 @@ from vitscale.record.look_ledger import (
 )
 from vitscale.record.object_store import say_when_waiting
 from vitscale.record.outcome import Outcome, Status
-from vitscale.record.sources import check_trusted
 from vitscale.record.store import Store
 
 StudyFunction = Callable[..., Study | Search]
@@ -458,7 +457,7 @@ def _run(make_study: StudyFunction, options: argparse.Namespace) -> int:
     if isinstance(made, Search):
         return _run_search(made, options)
     check_known_names(made)
-    check_trusted((t.config for t in made.trained), options.trust_parts, Store.at(options.store))
+    check_parts(made, options.trust_parts, Store.at(options.store))
     study = with_costs(made)
     study = replace(study, published=study.published or options.published)
     resources = _resources(study, options)
@@ -525,8 +524,7 @@ def _run_search(search: Search, options: argparse.Namespace) -> int:
             f"({FinalSize(options.final_num, {}).option})"
         )
     check_known_names(search.stand_in())
-    planned = search.stand_in().trained
-    check_trusted((t.config for t in planned), options.trust_parts, Store.at(options.store))
+    check_parts(search.stand_in(), options.trust_parts, Store.at(options.store))
     search = with_costs(search)
     stand_in = search.stand_in()
     resources = _resources(stand_in, options)

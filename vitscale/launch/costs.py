@@ -1,15 +1,38 @@
-"""Costs of the trials of a study, measured on the built model where there is no closed form."""
+"""Costs of the trials of a study, measured on the built model where there is no closed form, and
+whether their parts can be used."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from vitscale.plan.cost import has_closed_form, shape_of
+from vitscale.plan.parts import parts_of
 from vitscale.plan.search import Search
 from vitscale.plan.study import Study
+from vitscale.record.sources import check_trusted
+from vitscale.record.store import Store
 
 Planned = TypeVar("Planned", Study, Search)
+
+
+def check_parts(study: Study, trusted: Sequence[str], store: Store) -> None:
+    """Raises ValueError for a part that may not run, or that cannot be imported or used, and for an
+    optimizer that timm does not have.
+    """
+    configs = [trial.config for trial in study.trained]
+    check_trusted(configs, trusted, store)
+    with_parts = {
+        (*parts_of(config).values(), config.optimizer): config
+        for config in configs
+        if parts_of(config) or config.optimizer.startswith("timm:")
+    }
+    if with_parts:
+        from vitscale.train import parts
+
+        for config in with_parts.values():
+            parts.check_parts(config)
 
 
 def with_costs(study: Planned) -> Planned:

@@ -111,7 +111,7 @@ def run(
     sources.check_trusted((trial.config for trial in sample.trained), (), store)
     data = Data(resources.data_root)
     data.look(sample)
-    _try_parts(sample, store)
+    _try_parts(sample, store, resources)
     store.make()  # not before: a refusal creates nothing
     store.check_permitted(study.slug)
     _announce_new(store, output)
@@ -133,9 +133,9 @@ def run(
         return EXIT_INTERRUPTED
 
 
-def _try_parts(study: Study, store: Store) -> None:
+def _try_parts(study: Study, store: Store, resources: Resources) -> None:
     """Raises ValueError for a part that cannot be trained with, or does not resume by the bit, if
-    there is something to train.
+    there is something to train; also for a batch in parts of which one must see the whole.
     """
     with_parts = {
         tuple(parts_of(trial.config).items()): trial.config
@@ -146,7 +146,14 @@ def _try_parts(study: Study, store: Store) -> None:
         from vitscale.train.parts import try_out
 
         for config in with_parts.values():
-            try_out(config)
+            whole = try_out(config)
+            if whole and (resources.workers_per_trial > 1 or resources.micro_batch):
+                raise ValueError(
+                    "a model or an augmentation that draws for the images that it gets must get "
+                    f"whole batches, but got ({', '.join(parts_of(config).values())}, "
+                    f"workers_per_trial={resources.workers_per_trial}, "
+                    f"micro_batch={resources.micro_batch})"
+                )
 
 
 def _several_kinds(study: Study, resources: Resources, kinds: Sequence[str]) -> str:

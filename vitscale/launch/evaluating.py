@@ -24,6 +24,7 @@ from vitscale.plan.study import Study
 from vitscale.plan.trial import Trial
 from vitscale.record.misclassified import WRONG, Misclassified, encode
 from vitscale.record.outcome import Outcome, Status
+from vitscale.record.sources import check_trusted
 from vitscale.record.store import Store
 from vitscale.record.trial_files import PREDICTIONS
 from vitscale.record.workdir import CHECKPOINT
@@ -51,11 +52,13 @@ def evaluate_study(
     *,
     arms: str = "*",
     predictions: bool = False,
+    trusted: Sequence[str] = (),
 ) -> Iterator[Result]:
     """Evaluates every finished trial of the arms; what is known is not computed again.
 
-    Raises ValueError for profiles, an evaluation set that is not there or has other classes, a
-    resolution that a model cannot have, and if no arm fits.
+    `trusted`: as of `check_trusted`. Raises ValueError for profiles, an evaluation set that is not
+    there or has other classes, a resolution that a model cannot have, if no arm fits, and for a
+    part that is not trusted.
     """
     if study.measures:
         raise ValueError(f"trainings have weights, profiles none, but got (study={study.slug!r})")
@@ -67,6 +70,7 @@ def evaluate_study(
     if not trials:
         law = f"an arm must be of the study ({', '.join(study.arms)})"
         raise ValueError(f"{law}, but got ({arms!r})")
+    check_trusted((trial.config for trial in trials), trusted, store)
     weights = study.column.weights
     for evaluation in evaluations:
         for config in {_geometry(trial.config): trial.config for trial in trials}.values():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from vitscale.plan import parts
 from vitscale.plan.config import TrainConfig
+from vitscale.plan.paths import given, path_of
 from vitscale.record.store_folder import StoreFolder
 from vitscale.record.workdir import Damaged
 
@@ -14,11 +17,30 @@ SUFFIX = ".json"
 
 
 def keep(configs: Iterable[TrainConfig], store: StoreFolder) -> None:
-    """Writes the sources that the store does not have."""
-    for digest in dict.fromkeys(_digests(config.asdict() for config in configs)):
-        source = parts.source_of(digest)
-        if source is not None and not store.parts.exists(f"{digest}{SUFFIX}"):
+    """Writes the sources that the store does not have, and that this user has run them."""
+    digests = list(dict.fromkeys(_digests(config.asdict() for config in configs)))
+    sources = [source for digest in digests if (source := parts.source_of(digest))]
+    for digest, source in zip(digests, sources, strict=True):
+        if not store.parts.exists(f"{digest}{SUFFIX}"):
             store.parts.create(f"{digest}{SUFFIX}", source.encoded())
+    if new := {source.sha256 for source in sources} - _run_before():
+        with contextlib.suppress(OSError):  # without it, `vitscale evaluate` asks
+            _ledger().parent.mkdir(parents=True, exist_ok=True)
+            with _ledger().open("a") as file:
+                file.writelines(f"{sha256}\n" for sha256 in sorted(new))
+
+
+def _ledger() -> Path:
+    """The file of this user with the sources that were run from the user's own files."""
+    state = path_of(given("", "XDG_STATE_HOME", "~/.local/state"))
+    return state / "vitscale" / "own-parts"
+
+
+def _run_before() -> set[str]:
+    try:
+        return set(_ledger().read_text().split())
+    except (OSError, UnicodeDecodeError):
+        return set()
 
 
 def read(fields: Iterable[Mapping[str, Any]], store: StoreFolder) -> list[str]:
@@ -56,10 +78,11 @@ def _digests(configs: Iterable[Mapping[str, Any]]) -> Iterable[str]:
 def check_trusted(
     configs: Iterable[TrainConfig], trusted: Iterable[str], store: StoreFolder
 ) -> None:
-    """Raises ValueError unless each part is of the user's own files, or is among those that the
-    user trusts, by the 64 hex digits of its source; a part of a package by its name.
+    """Raises ValueError unless each part is of the user's own files, now or in an earlier start, or
+    is among those that the user trusts, by the 64 hex digits of its source; a part of a package by
+    its name.
     """
-    given = set(trusted)
+    accepted = {*trusted, *_run_before()}
     for part in dict.fromkeys(part for c in configs for part in parts.parts_of(c).values()):
         digest = parts.digest_of(part)
         if digest and parts.is_trusted(digest):
@@ -71,7 +94,7 @@ def check_trusted(
         if not digest and part in parts.named_here:
             continue
         key = source.sha256 if source else part
-        if key not in given:
+        if key not in accepted:
             where = f", in {store.parts.address(f'{digest}{SUFFIX}')}" if source else ""
             raise ValueError(
                 "a part of a store must be trusted before it runs, but got "

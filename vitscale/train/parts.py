@@ -171,7 +171,10 @@ def _arguments(
             arguments[name] = data_root
         elif name in DEFAULTS and (of_file or name in FOR_PACKAGES):
             arguments[name] = config.peak_lr if name == "lr" else getattr(config, name)
-        elif parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+        elif parameter.kind is parameter.VAR_KEYWORD:  # passed on to what is not seen from here
+            passed = {"num_classes": config.num_classes} if field == "model" else {}
+            arguments |= {**passed, **own}
+        elif parameter.kind is parameter.VAR_POSITIONAL:
             continue
         elif parameter.default is parameter.empty:
             raise ValueError(
@@ -314,20 +317,48 @@ class OwnImages:
 # ---- a trial of the parts, before any training
 
 
-def try_out(config: TrainConfig) -> None:
+def check_parts(config: TrainConfig) -> None:
+    """Raises ValueError for a part of a config that cannot be imported or made, or that gives a
+    batch of another shape than it must; and for an optimizer that timm does not have. A model is
+    built where its cost is counted.
+    """
+    from vitscale.train.optim import build_optimizer
+
+    of = parts.parts_of(config)
+    build_optimizer(nn.Linear(2, 2), config)
+    logits, labels = torch.randn(BATCH, config.num_classes), torch.zeros(BATCH, dtype=torch.int64)
+    try:
+        if "loss" in of:
+            own_loss(config)(logits, _as_mixed(labels, config))
+        if "metrics" in of:
+            own_metrics(config)(logits, labels)
+        if "augment" in of:
+            shape = (BATCH, config.channels, config.resolution, config.resolution)
+            own_augment(config, torch.rand(shape), [0])
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(f"a part must work, but got ({', '.join(of.values())}): {_line(error)}")
+
+
+def try_out(config: TrainConfig) -> bool:
     """Takes three steps with the parts of a config on a small random batch, once in one piece and
     once from a saved state after two.
 
-    Raises ValueError, naming the part at fault, if one fails, gives logits of a wrong shape, or
-    does not resume by the bit.
+    Returns whether a part draws random numbers for the images that it gets, so that these must be
+    whole batches. Raises ValueError, naming the part at fault, if one fails or does not resume by
+    the bit.
     """
     of = parts.parts_of(config)
-    own = [field for field in parts.TRAINED if field in of]
+    own, draws = [field for field in parts.TRAINED if field in of], "augment" in of
     # with fewer parts first: the one that comes in is at fault
     for number, field in enumerate(own):
         among = set(own[: number + 1])
         try:
-            whole, resumed = _run(config, among, False), _run(config, among, True)
+            (whole, draws_too), (resumed, _) = (
+                _run(config, among, again) for again in (False, True)
+            )
+            draws |= draws_too
         except ValueError:
             raise
         except Exception as error:
@@ -339,16 +370,13 @@ def try_out(config: TrainConfig) -> None:
                 "a part must continue from a saved state by the bit, all of which is in its "
                 f"state_dict, but got ({field}={of[field]}: other weights after {STEPS} steps)"
             )
-    if "metrics" in of:
-        logits = torch.randn(BATCH, config.num_classes)
-        own_metrics(config)(logits, torch.zeros(BATCH, dtype=torch.int64))
-    if "augment" in of:
-        shape = (BATCH, config.channels, config.resolution, config.resolution)
-        own_augment(config, torch.rand(shape), [0])
+    return draws
 
 
-def _run(config: TrainConfig, among: set[str], is_resumed: bool) -> dict[str, Tensor]:
-    """The weights after STEPS steps, with only some parts of the config, the others replaced."""
+def _run(config: TrainConfig, among: set[str], is_resumed: bool) -> tuple[dict[str, Tensor], bool]:
+    """The weights after STEPS steps, with only some parts of the config, the others replaced; and
+    whether the model draws from torch's global generator.
+    """
     from vitscale.train.checkpoint import rng_state, set_rng_state
     from vitscale.train.device import seed_everything
     from vitscale.train.draws import seed_layers
@@ -367,6 +395,7 @@ def _run(config: TrainConfig, among: set[str], is_resumed: bool) -> dict[str, Te
         return model, draws, torch.optim.SGD(model.parameters(), lr=1e-3)
 
     model, draws, optimizer = begun(0)
+    before = torch.get_rng_state()
     samples = torch.Generator().manual_seed(0)
     for step in range(STEPS):
         if is_resumed and step == STEPS - 1:
@@ -389,9 +418,11 @@ def _run(config: TrainConfig, among: set[str], is_resumed: bool) -> dict[str, Te
             loss = F.cross_entropy(logits, labels)
             if "loss" in among:
                 loss = own_loss(config)(logits, _as_mixed(labels, config)).mean()
+        if step == 0:
+            is_drawn = not torch.equal(before, torch.get_rng_state())
         loss.backward()
         optimizer.step()
-    return {name: of.detach().clone() for name, of in model.state_dict().items()}
+    return {name: of.detach().clone() for name, of in model.state_dict().items()}, is_drawn
 
 
 def _as_mixed(labels: Tensor, config: TrainConfig) -> Tensor:
