@@ -45,6 +45,9 @@ LR_WD = {
 # --- configs --------------------------------------------------------------------------------------
 
 GOLDEN_DEFAULTS = {
+    "own": "",
+    "metrics": "",
+    "fallback_lr": 0.0,
     "dataset": "digits",
     "resolution": 8,
     "channels": 1,
@@ -243,6 +246,13 @@ CIFAR = {"dataset": "cifar10", "channels": 3}
 CONV_STEM = {"stem": "conv", "stem_channels": "8-16", "stem_strides": "1-2"}
 COOLDOWN: dict[str, Any] = {"decay": "cooldown"}  # 25 epochs of 15 steps, the last 75 cool down
 OTHER_VALUES: dict[str, dict[str, Any]] = {
+    "own": {
+        "model": "torchvision.models:resnet18",
+        "own": {"width_per_group": 32},
+        "patch_size": 2,
+    },
+    "metrics": {"metrics": "mine.py:metrics@0123456789abcdef"},
+    "fallback_lr": {"optimizer": "timm:muon", "fallback_lr": 1e-4},
     "dataset": {"dataset": "cifar10", "channels": 3},
     "resolution": {"resolution": 16},
     "num_classes": {"num_classes": 100, "dataset": "cifar100", "channels": 3},
@@ -392,7 +402,7 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ),
     (
         {"model": "resnet50"},
-        ["model in (vit, regnety-1gf", "timm:NAME) must hold", "model='resnet50'"],
+        ["model in (vit, regnety-1gf", "timm:NAME, file.py:Name) must hold", "model='resnet50'"],
     ),
     (
         {"dataset": "mnist"},
@@ -400,7 +410,10 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ),
     (
         {"optimizer": "rmsprop"},
-        ["optimizer in (adamw, adam, sgd, lamb, lion) must hold", "optimizer='rmsprop'"],
+        [
+            "optimizer in (adamw, adam, sgd, lamb, lion, timm:NAME, file.py:Name) must hold",
+            "optimizer='rmsprop'",
+        ],
     ),
     ({"precision": "fp8"}, ["precision in (fp32, bf16, fp16) must hold", "precision='fp8'"]),
     (

@@ -29,10 +29,10 @@ def check_parts(study: Study, trusted: Sequence[str], store: Store) -> None:
         if parts_of(config) or config.optimizer.startswith("timm:")
     }
     if with_parts:
-        from vitscale.train import parts
+        from vitscale.train import try_parts
 
         for config in with_parts.values():
-            parts.check_parts(config)
+            try_parts.check_parts(config)
 
 
 def with_costs(study: Planned) -> Planned:

@@ -143,7 +143,7 @@ def _try_parts(study: Study, store: Store, resources: Resources) -> None:
         if parts_of(trial.config) and not store.is_done(trial.config.id)
     }
     if with_parts:
-        from vitscale.train.parts import try_out
+        from vitscale.train.try_parts import try_out
 
         for config in with_parts.values():
             whole = try_out(config)

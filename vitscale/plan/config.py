@@ -14,7 +14,8 @@ from typing import Any, Self
 from vitscale.plan.fields import DEFAULTS, Fields, FieldType, defaults, field_types
 from vitscale.plan.laws import FREE, MAX_SEED, Law, free_laws, laws_of
 from vitscale.plan.metrics import Column, columns_of
-from vitscale.plan.parts import PARTS, is_part, metrics_of, named, read_own, settled
+from vitscale.plan.own import settled
+from vitscale.plan.parts import PARTS, is_part, metrics_of, named, read_own
 from vitscale.plan.spelling import MAX_CHARACTERS, field_meant, shown, shown_text
 
 # All fields but FREE are checked once, which took a quarter of the time of a plan of 100,000 trials

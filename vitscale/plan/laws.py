@@ -8,7 +8,7 @@ import re
 from vitscale.catalog.datasets import DATASETS, dataset_facts
 from vitscale.catalog.regnety import REGNETY
 from vitscale.plan.fields import DEFAULTS, Fields, field_types, ints
-from vitscale.plan.parts import is_part, parts_of, takes
+from vitscale.plan.parts import digest_of, is_part, parts_of, takes
 
 Law = tuple[str, bool, str]  # (condition, whether it holds, the fields concerned)
 MODELS = ("vit", *REGNETY)  # and "timm:NAME"
@@ -357,7 +357,11 @@ def _teacher_laws(c: Fields) -> list[Law]:
 
 def _part_laws(c: Fields) -> list[Law]:
     laws: list[Law] = [
-        ("metrics empty or a part", not c.metrics or is_part(c.metrics), "metrics"),
+        (
+            "metrics empty or a part of a file, file.py:Name,",
+            not c.metrics or bool(digest_of(c.metrics)),
+            "metrics",
+        ),
         (
             "fallback_lr == 0 unless the optimizer is timm's Muon or a part that takes it",
             not c.fallback_lr

@@ -1,0 +1,301 @@
+"""Parts of a user's own, as they are trained: by the bit what they are copies of, from the source
+in their digest, refused before the first trial where they cannot be one.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm.optim
+import torch
+from support.trainings import QUICK, rows_of, timeless
+
+from vitscale.plan import parts
+from vitscale.plan.config import TrainConfig
+from vitscale.record.workdir import Left
+from vitscale.train.complexity import measured_complexity
+from vitscale.train.loop import train
+from vitscale.train.optim import REFUSED, build_optimizer
+from vitscale.train.parts import OwnImages, load
+from vitscale.train.try_parts import check_parts, try_out
+
+PARTS = """
+import timm
+import torch
+from torch import nn
+from torch.nn import functional as F
+import helper
+from sklearn.datasets import load_digits
+from vitscale import Metric, reports
+
+
+def resnet(num_classes, channels, resolution):
+    return timm.create_model("test_resnet", num_classes=num_classes, in_chans=channels, drop_rate=0.0)
+
+
+class Perceptron(nn.Module):
+    def __init__(self, num_classes, resolution, dim: int = 16, rate: float = 0.0):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Flatten(), nn.Linear(resolution**2, dim), nn.BatchNorm1d(dim), nn.Dropout(rate),
+            nn.GELU(), nn.Linear(dim, num_classes),
+        )
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def adamw(groups, lr, beta1, beta2, epsilon):
+    return torch.optim.AdamW(groups, lr=lr, betas=(beta1, beta2), eps=epsilon, fused=True)
+
+
+def cross_entropy(logits, targets):
+    return F.cross_entropy(logits, targets, reduction="none")
+
+
+def unchanged(images, generator):
+    return images
+
+
+def noise(images, generator, size: float = 0.1):
+    return images + size * torch.randn(images.shape, generator=generator)
+
+
+@reports(Metric(name="wrong_pct", label="wrong", unit="%", worst=100.0, bounds=(0.0, 100.0),
+                near=4.0, beyond=10.0))
+def wrong(logits, labels):
+    return {"wrong_pct": helper.HUNDRED * (logits.argmax(1) != labels)}
+
+
+def digits(split):
+    of = load_digits()
+    rows = slice(0, 1397) if split == "train" else slice(1397, None)
+    return of.images[rows].astype("uint8") * 16, of.target[rows]
+
+
+# ---- what cannot be a part
+
+
+class Counts(nn.Module):
+    def __init__(self, num_classes, resolution):
+        super().__init__()
+        self.layer, self.num = nn.Linear(resolution**2, num_classes), 0
+
+    def forward(self, x):
+        self.num += 1
+        return self.num * self.layer(x.flatten(1))
+
+
+class Forgets(torch.optim.SGD):
+    def __init__(self, groups, lr):
+        super().__init__(groups, lr=lr)
+        self.num = 0
+
+    def step(self, closure=None):
+        self.num += 1
+        for group in self.param_groups:
+            group["lr"] *= self.num
+        super().step()
+
+
+class TwoModes(torch.optim.SGD):
+    def train(self): ...
+    def eval(self): ...
+
+
+def five(num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 5))
+
+
+def raises(num_classes):
+    return no_such_name
+
+
+def no_module(num_classes):
+    return "a model"
+
+
+def mean(logits, targets):
+    return logits.mean()
+
+
+def shorter(images, generator):
+    return images[:-1]
+
+
+@reports(Metric(name="a", label="a", unit="%", worst=0.0, bounds=(0.0, 1.0), near=1.0, beyond=2.0))
+def other_name(logits, labels):
+    return {"b": labels}
+
+
+class Draws(Perceptron):
+    def forward(self, x):
+        return self.layers(nn.functional.dropout(x, 0.5, self.training))
+"""
+OF_PERCEPTRON: dict[str, Any] = {
+    "model": "mine.py:Perceptron",
+    "batch_size": 332,
+    "epochs": 2,
+    "warmup_epochs": 1.0,
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(PARTS)
+    (tmp_path / "helper.py").write_text("HUNDRED = 100.0\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("part", "same"),
+    [
+        ({"optimizer": "mine.py:adamw"}, {}),
+        ({"loss": "mine.py:cross_entropy"}, {}),
+        ({"augment": "mine.py:unchanged"}, {}),
+        ({"optimizer": "torch.optim:SGD", "own": {"momentum": 0.9}}, {"optimizer": "sgd"}),
+        ({"model": "mine.py:resnet", "patch_size": 2}, {"model": "timm:test_resnet"}),
+    ],
+    ids=lambda fields: next(iter(fields.values()), ""),
+)
+def test_a_part_trains_as_what_it_is_a_copy_of(
+    folder: Path, part: dict[str, Any], same: dict[str, Any]
+) -> None:
+    shape = {} if "model" in part else QUICK
+    common = {**shape, "batch_size": 332, "epochs": 2, "warmup_epochs": 1.0}
+    config, twin = TrainConfig(**{**common, **part}), TrainConfig(**{**common, **same})
+    check_parts(config)
+    assert not try_out(config) or "augment" in part
+    rows, expected = rows_of(config, folder / "part"), rows_of(twin, folder / "twin")
+    if config.loss != "ce" or "SGD" in config.optimizer:  # the order of additions is another one
+        losses = [[row["train_loss"] for row in of] for of in (rows, expected)]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    else:
+        assert rows == expected
+
+
+def test_a_metric_and_a_dataset_of_ones_own_agree_with_ours(folder: Path) -> None:
+    given = {"metrics": "mine.py:wrong", "dataset": "mine.py:digits", "num_images": 1397}
+    config = TrainConfig(**{**OF_PERCEPTRON, **given}, ema_decay=0.5)
+    for row in rows_of(config, folder / "run"):
+        assert row["val_wrong_pct"] == pytest.approx(row["val_error_pct"])
+        assert row["val_ema_wrong_pct"] == pytest.approx(row["val_ema_error_pct"])
+    images = OwnImages(config, None).read("val")
+    assert images.pixels is not None and tuple(images.pixels.shape) == (400, 1, 8, 8)
+
+
+def test_a_part_is_told_to_end_anywhere_and_goes_on_by_the_bit(folder: Path) -> None:
+    config = TrainConfig(
+        **OF_PERCEPTRON,
+        own={"rate": 0.2, "size": 0.2},
+        augment="mine.py:noise",
+        optimizer="timm:muon",
+        fallback_lr=3e-4,
+        ema_decay=0.5,
+    )
+    expected = rows_of(config, folder / "whole")
+    for when in range(2, 8):
+        path, asked = folder / f"{when}", iter(range(1, 1_000))
+        path.mkdir()
+        with pytest.raises(Left):
+            list(train(config, path, is_leaving=lambda asked=asked, n=when: next(asked) == n))
+        assert timeless(list(train(config, path))) == expected
+
+
+def test_a_process_can_have_two_sources_of_one_name(folder: Path) -> None:
+    first = TrainConfig(**OF_PERCEPTRON, metrics="mine.py:wrong")
+    (folder / "helper.py").write_text("HUNDRED = 1.0\n")
+    second = TrainConfig(**OF_PERCEPTRON, metrics="mine.py:wrong")
+    (folder / "mine.py").unlink()  # the source is that of the digest, whatever lies there now
+    logits, labels = torch.eye(2), torch.tensor([1, 1])
+    values = [load(c.metrics)(logits, labels)["wrong_pct"].tolist() for c in (first, second)]
+    assert values == [[100.0, 0.0], [1.0, 0.0]]
+    assert "helper" not in sys.modules and "mine" not in sys.modules
+
+
+def test_a_source_that_is_not_trusted_does_not_run(tmp_path: Path) -> None:
+    text = f"open({str(tmp_path / 'ran')!r}, 'w')\ndef make(num_classes): ...\n"
+    digest = parts.register(parts.Source("planted", {"planted": (False, text)}))
+    config = TrainConfig(model=f"planted.py:make@{digest}")
+    with pytest.raises(ValueError, match="one's own, or trusted"):
+        measured_complexity(config)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"model": "mine.py:Counts"}, ["continue from a saved state", "model=mine.py:Counts@"]),
+        ({"optimizer": "mine.py:Forgets"}, ["saved state", "optimizer=mine.py:Forgets@"]),
+        ({"optimizer": "mine.py:TwoModes"}, ["same weights", "two modes"]),
+        ({"model": "mine.py:five"}, ["logits of the shape (B, 10)", "(1, 5)"]),
+        ({"model": "mine.py:raises"}, ["NameError: name 'no_such_name'", "line "]),
+        ({"model": "mine.py:no_module"}, ["a torch.nn.Module with parameters", "str"]),
+        ({"loss": "mine.py:mean"}, ["one value per sample", "()"]),
+        ({"loss": "torch.nn:CrossEntropyLoss"}, ["one value per sample"]),
+        ({"augment": "mine.py:shorter"}, ["keep the shape", "(3, 1, 8, 8) for (4, 1, 8, 8)"]),
+        ({"metrics": "mine.py:other_name"}, ["metrics must give (a)", "'b'"]),
+        ({"optimizer": "timm:muom"}, ["an optimizer of timm", "close are muon"]),
+        ({"optimizer": "timm:kron"}, ["resumes by the bit"]),
+        ({"optimizer": "timm:sgd", "beta1": 0.8}, ["must be at their defaults", "no betas"]),
+        ({"optimizer": "torch.optim:Muon"}, ["work with its arguments", "2D"]),
+        ({"model": "torchvision.models:no_such"}, ["must be importable", "no_such"]),
+    ],
+)
+def test_what_cannot_be_trained_with_is_refused_before_the_first_trial(
+    folder: Path, fields: dict[str, Any], words: list[str]
+) -> None:
+    with pytest.raises(ValueError) as refused:
+        config = TrainConfig(patch_size=2, **fields)
+        check_parts(config)
+        if "model" in fields:
+            measured_complexity(config)
+        try_out(config)
+    message = str(refused.value)
+    assert "\n" not in message and all(word in message for word in words), message
+
+
+def test_a_model_that_draws_for_the_batch_is_noticed(folder: Path) -> None:
+    assert try_out(TrainConfig(model="mine.py:Draws"))
+    assert not try_out(TrainConfig(model="mine.py:Perceptron", own={"rate": 0.5}))
+
+
+# --- timm's optimizers ----------------------------------------------------------------------------
+
+NAMES = [name for of in timm.optim.list_optimizers() if not REFUSED.fullmatch(name := str(of))]
+
+
+def stepped(name: str, scale: float = 1.0, bad: float = 0.0, saved: bool = False) -> list[Any]:
+    """Weights after three steps: the first one's gradients do not depend on `scale`."""
+
+    def begun() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+        return model, build_optimizer(model, TrainConfig(optimizer=f"timm:{name}"))
+
+    model, optimizer = begun()
+    for step in range(3):
+        if saved and step == 2:
+            states = model.state_dict(), optimizer.state_dict()
+            model, optimizer = begun()
+            model.load_state_dict(states[0])
+            optimizer.load_state_dict(states[1])
+        torch.manual_seed(step)
+        for number, weight in enumerate(model.parameters()):
+            weight.grad = torch.randn_like(weight) * (scale if number else 1.0) + bad
+        optimizer.step()
+    return [weight.detach().clone() for weight in model.parameters()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_optimizer_of_timm_resumes_sees_what_is_not_finite_and_does_not_clip(name: str) -> None:
+    expected = stepped(name)
+    resumed = stepped(name, saved=True)
+    assert all(torch.equal(a, b) for a, b in zip(expected, resumed, strict=True))
+    assert not any(weight.isfinite().any() for weight in stepped(name, bad=float("inf")))
+    # a norm over all gradients would make one weight depend on the gradients of others
+    assert torch.equal(stepped(name, scale=1e4)[0], expected[0])

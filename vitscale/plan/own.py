@@ -1,0 +1,72 @@
+"""The field `own`: arguments of the parts of a config, as one text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from vitscale.plan.fields import DEFAULTS
+from vitscale.plan.parts import REQUIRED, UNREAD, Scalar, name_of, read_own, signature
+from vitscale.plan.spelling import shown
+
+
+def own_text(values: Mapping[str, Scalar]) -> str:
+    """Arguments as the text of the field `own`, sorted by name."""
+    return ",".join(f"{name}={values[name]!r}" for name in sorted(values))
+
+
+def settled(own: str | Mapping[str, Scalar], parts: Mapping[str, str]) -> str:
+    """The field `own` for these parts: each set of arguments has one text. An argument at its
+    default is left out, and an int for a float becomes one.
+
+    Raises ValueError for an argument that no part has, that has another type, or that is absent.
+    """
+    if not isinstance(own, str | Mapping):
+        raise ValueError(f"own must map names to values, but got (own={shown(own)})")
+    values = read_own(own) if isinstance(own, str) else dict(own)
+    for name, value in values.items():
+        if not isinstance(name, str) or not name.isidentifier():
+            raise ValueError(f"a name in own must be an identifier, but got ({shown(name)})")
+        if type(value) not in (int, float, bool, str) or (
+            type(value) is float and not math.isfinite(value)
+        ):
+            law = "an argument in own must be an int, a finite float, a bool or a str"
+            raise ValueError(f"{law}, but got ({shown(name)}={shown(value)})")
+    known = {field: signature(field, part) for field, part in parts.items()}
+    accepted: dict[str, Any] = {}
+    for of in known.values():
+        accepted.update(of or {})
+    if values and not parts:
+        raise ValueError(f"own must come with a part, but got (own={shown(own)})")
+    if any(of is None for of in known.values()):
+        return own_text(values)  # checked where the source is
+    whose = ", ".join(map(name_of, parts.values()))
+    mine = {name: default for name, default in accepted.items() if name not in DEFAULTS}
+    mine.pop("data_root", None)
+    for name in accepted.keys() - mine.keys() - {"data_root"}:
+        default = accepted[name]
+        if default is not REQUIRED and default is not UNREAD and default != DEFAULTS[name]:
+            raise ValueError(
+                f"{name} of {whose} must have no default, or that of the config's field of this "
+                f"name, but got ({name}={shown(default)}, and {shown(DEFAULTS[name])} there)"
+            )
+    for name, value in values.items():
+        if name not in mine:
+            raise ValueError(
+                f"an argument in own must be one of ({', '.join(mine) or 'none'}) of {whose}, but "
+                f"got ({shown(name)}={shown(value)})"
+            )
+        default = mine[name]
+        if type(default) is float and type(value) is int:
+            values[name] = float(value)
+        elif type(default) in (int, float, bool, str) and type(value) is not type(default):
+            law = f"{name} of {whose} must be of type {type(default).__name__}"
+            raise ValueError(f"{law}, but got ({name}={shown(value)})")
+    absent = [name for name, default in mine.items() if default is REQUIRED and name not in values]
+    if absent:
+        raise ValueError(
+            f"each argument without a default must be a field or in own, but got ({whose}: no "
+            f"{absent[0]})"
+        )
+    return own_text({n: v for n, v in values.items() if (type(v), v) != (type(mine[n]), mine[n])})

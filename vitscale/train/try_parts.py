@@ -1,0 +1,130 @@
+"""Tries the parts that a user brings before any training."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitscale.plan import parts
+from vitscale.plan.config import TrainConfig
+from vitscale.train.checkpoint import rng_state, set_rng_state
+from vitscale.train.device import seed_everything
+from vitscale.train.draws import seed_layers
+from vitscale.train.model import build_model
+from vitscale.train.optim import build_optimizer
+from vitscale.train.parts import check_logits, own_augment, own_loss, own_metrics, reason_of
+from vitscale.train.step import autocast
+
+BATCH, STEPS = 4, 3
+
+
+def check_parts(config: TrainConfig) -> None:
+    """Raises ValueError for a part of a config that cannot be imported or made, or that gives a
+    batch of another shape than it must; and for an optimizer that timm does not have. A model is
+    built where its cost is counted.
+    """
+    of = parts.parts_of(config)
+    build_optimizer(nn.Linear(2, 2), config)
+    logits, labels = torch.randn(BATCH, config.num_classes), torch.zeros(BATCH, dtype=torch.int64)
+    try:
+        if "loss" in of:
+            own_loss(config)(logits, _as_mixed(labels, config))
+        if "metrics" in of:
+            own_metrics(config)(logits, labels)
+        if "augment" in of:
+            shape = (BATCH, config.channels, config.resolution, config.resolution)
+            own_augment(config, torch.rand(shape), [0])
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"a part must work, but got ({', '.join(of.values())}): {reason_of(error)}"
+        ) from error
+
+
+def try_out(config: TrainConfig) -> bool:
+    """Takes three steps with the parts of a config on a small random batch, once in one piece and
+    once from a saved state after two.
+
+    Returns whether a part draws random numbers for the images that it gets, so that these must be
+    whole batches. Raises ValueError, naming the part at fault, if one fails or does not resume by
+    the bit.
+    """
+    of = parts.parts_of(config)
+    own, draws = [field for field in parts.TRAINED if field in of], "augment" in of
+    # with fewer parts first: the one that comes in is at fault
+    for number, field in enumerate(own):
+        among = set(own[: number + 1])
+        try:
+            (whole, draws_too), (resumed, _) = (
+                _run(config, among, again) for again in (False, True)
+            )
+            draws |= draws_too
+        except ValueError:
+            raise
+        except Exception as error:
+            raise ValueError(
+                f"a part must train, but got ({field}={of[field]}): {reason_of(error)}"
+            ) from error
+        if not all(torch.equal(whole[name], resumed[name]) for name in whole):
+            raise ValueError(
+                "a part must continue from a saved state by the bit, all of which is in its "
+                f"state_dict, but got ({field}={of[field]}: other weights after {STEPS} steps)"
+            )
+    return draws
+
+
+def _run(config: TrainConfig, among: set[str], is_resumed: bool) -> tuple[dict[str, Tensor], bool]:
+    """The weights after STEPS steps, with only some parts of the config, the others replaced; and
+    whether the model draws from torch's global generator.
+    """
+    cpu, shape = torch.device("cpu"), (config.channels, config.resolution, config.resolution)
+
+    def begun(seed: int) -> tuple[nn.Module, Any, torch.optim.Optimizer]:
+        seed_everything(seed)
+        model = build_model(config)
+        draws = seed_layers(model, config.seed)
+        if "optimizer" in among:
+            return model, draws, build_optimizer(model, config)
+        return model, draws, torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    model, draws, optimizer = begun(0)
+    before = torch.get_rng_state()
+    samples = torch.Generator().manual_seed(0)
+    for step in range(STEPS):
+        if is_resumed and step == STEPS - 1:
+            file = io.BytesIO()
+            state = model.state_dict(), optimizer.state_dict(), rng_state(cpu)
+            torch.save(state, file)
+            model, draws, optimizer = begun(1)
+            file.seek(0)
+            weights, of_optimizer, rng = torch.load(file, weights_only=True)
+            model.load_state_dict(weights)
+            optimizer.load_state_dict(of_optimizer)
+            set_rng_state(rng)
+        images = torch.randn(BATCH, *shape, generator=samples)
+        labels = torch.randint(config.num_classes, (BATCH,), generator=samples)
+        optimizer.zero_grad()
+        draws.at(step, torch.arange(BATCH))
+        with autocast(config, cpu):
+            logits = model(images)
+            check_logits(logits, config, BATCH)
+            loss = F.cross_entropy(logits, labels)
+            if "loss" in among:
+                loss = own_loss(config)(logits, _as_mixed(labels, config)).mean()
+        if step == 0:
+            is_drawn = not torch.equal(before, torch.get_rng_state())
+        loss.backward()
+        optimizer.step()
+    return {name: of.detach().clone() for name, of in model.state_dict().items()}, is_drawn
+
+
+def _as_mixed(labels: Tensor, config: TrainConfig) -> Tensor:
+    """Targets as the config's trainings have them."""
+    if not (config.mixup_alpha or config.cutmix_alpha):
+        return labels
+    return F.one_hot(labels, config.num_classes).float()
