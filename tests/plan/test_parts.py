@@ -67,9 +67,10 @@ def test_arguments_are_axes_with_one_text_each(folder: Path) -> None:
     assert config.replace(**{"own.dim": 32}).own == "rate=1.0"  # the default is left out
     assert config.replace(**{"own.act": "a,b='c'"}).own_arguments["act"] == "a,b='c'"
     assert TrainConfig(model=config.model, own="rate=1.0,dim=64").id == config.id
-    assert TrainConfig(model="tiny.py:Tiny", own={"dim": 32}).id == TrainConfig(
-        model="tiny.py:Tiny"
-    ).id
+    assert (
+        TrainConfig(model="tiny.py:Tiny", own={"dim": 32}).id
+        == TrainConfig(model="tiny.py:Tiny").id
+    )
     assert shape_of(config) != shape_of(config.replace(**{"own.dim": 65}))
 
 

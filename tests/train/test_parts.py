@@ -33,7 +33,7 @@ from vitscale import Metric, reports
 
 
 def resnet(num_classes, channels, resolution):
-    return timm.create_model("test_resnet", num_classes=num_classes, in_chans=channels, drop_rate=0.0)
+    return timm.create_model("test_resnet", num_classes=num_classes, in_chans=channels)
 
 
 class Perceptron(nn.Module):

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from vitscale.cli.stores import add_data_root, add_store, add_trust, existing, read_plan
 from vitscale.cli.terminal import columns, one_line, print_json
 from vitscale.plan.evaluation import Evaluation
-from vitscale.plan.metrics import QUANTITIES, WEIGHTS, column
+from vitscale.plan.metrics import column, columns_of
+from vitscale.plan.parts import metrics_of
 from vitscale.plan.paths import data_root
 from vitscale.plan.study import Study
 from vitscale.record.store import Store
@@ -202,7 +203,7 @@ def _as_text(study: Study, rows: Sequence[dict[str, Any]]) -> str:
 def _plain(result: Result) -> dict[str, Any]:
     """A trial's evaluation as plain values."""
     row = dict(result.outcome.rows[0]) if result.outcome is not None else {}
-    known = {f"{result.evaluation.split}_{w}{q}" for w in WEIGHTS for q in QUANTITIES}
+    known = columns_of(result.evaluation.split, metrics_of(result.trial.config.metrics))
     return {
         "trial_id": result.trial.config.id,
         "arm": result.trial.arm.name,
