@@ -138,7 +138,7 @@ def test_a_study_with_own_parts_is_killed_edited_and_evaluated(
     assert again.returncode == 0, again.stdout
     assert_as_by_hand(store, "own-demo", tmp_path / "by_hand")
     table = load("own-demo", tmp_path / "runs").trials
-    assert sorted(table["own.dim"].fillna(16)) == [8, 8, 16, 16]  # 16 is the default
+    assert sorted(table["own.dim"]) == [8, 8, 16, 16]  # 16 is the default
     assert table["val_ema_margin"].notna().all()
 
     (tmp_path / "study/parts/layers.py").write_text("from torch.nn import ReLU as activation\n")

@@ -63,7 +63,7 @@ def test_imported_files_of_the_project_are_of_the_source(folder: Path) -> None:
 def test_arguments_are_axes_with_one_text_each(folder: Path) -> None:
     config = TrainConfig(model="tiny.py:Tiny", own={"rate": 1, "dim": 64})
     assert config.own == "dim=64,rate=1.0"
-    assert config.axes()["own.dim"] == 64
+    assert (config.axis("own.dim"), config.axis("own.act"), config.axis("lr")) == (64, "gelu", 1e-3)
     assert config.replace(**{"own.dim": 32}).own == "rate=1.0"  # the default is left out
     assert config.replace(**{"own.act": "a,b='c'"}).own_arguments["act"] == "a,b='c'"
     assert TrainConfig(model=config.model, own="rate=1.0,dim=64").id == config.id

@@ -136,7 +136,7 @@ def check_adoptable(study: Study, search: Search) -> None:
     configs = {arm.name: config for arm, config in search.configs.items()}
     for trial in study.trials:
         ours, axes = configs[trial.arm.name], search.spaces[trial.arm.name]
-        searched = {name: getattr(ours, name) for name in (*axes, "seed")}
+        searched = {name: ours.axis(name) for name in (*axes, "seed")}
         theirs = trial.config.replace(**searched)
         other = ", ".join(
             f"{name}={getattr(theirs, name)!r} instead of {value!r}"

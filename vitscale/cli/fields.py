@@ -104,7 +104,7 @@ def _default(value: ast.expr | None) -> str:
 
 def _values(of: FieldType) -> str:
     if of.choices:
-        return " | ".join(of.choices)
+        return " | ".join((*of.choices, *(("file.py:Name",) * of.is_open)))
     bounds = [bound.law.replace("{}", "x") for bound in of.bounds]
     return ", ".join(
         [of.kind.__name__, *bounds, *([f"x <= {of.upper:,}"] if of.upper is not None else [])]

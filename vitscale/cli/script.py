@@ -532,7 +532,7 @@ def _run_search(search: Search, options: argparse.Namespace) -> int:
     if options.plan:
         _check_data_root(stand_in, options)
         if (whole := _asked_in_full(search, Store.at(options.store))) is not None:
-            plans.show(whole, Store.at(options.store), options)
+            plans.show(with_costs(whole), Store.at(options.store), options)
             return EXIT_DONE
         plans.show(stand_in, Store.at(options.store), options)
         if not options.json:
@@ -547,7 +547,7 @@ def _run_search(search: Search, options: argparse.Namespace) -> int:
         _check_something_done(stand_in, store)
         from vitscale.launch.optuna_search import Rounds
 
-        return report_only(Rounds(search, store).study(), store)
+        return report_only(with_costs(Rounds(search, store).study()), store)
     check_installed("torch", "ray", "mlflow")
     return run(search, store, resources, Display, options.retrain_other_code)
 

@@ -125,7 +125,15 @@ def run(
                 return driver.run(retrain)
             rounds = _begin(study, store)
             return Driver(
-                rounds.study(), store, resources, attempt, stop, data, rounds, display, output
+                with_costs(rounds.study()),
+                store,
+                resources,
+                attempt,
+                stop,
+                data,
+                rounds,
+                display,
+                output,
             ).run()
     except Overtaken as taken:  # report and MLflow are written by the other start
         print(f"interrupted: {taken}", file=cast(TextIO, output))

@@ -14,8 +14,8 @@ from typing import Any, Self
 from vitscale.plan.fields import DEFAULTS, Fields, FieldType, defaults, field_types
 from vitscale.plan.laws import FREE, MAX_SEED, Law, free_laws, laws_of
 from vitscale.plan.metrics import Column, columns_of
-from vitscale.plan.own import settled
-from vitscale.plan.parts import PARTS, is_part, metrics_of, named, read_own
+from vitscale.plan.own import arguments, settled
+from vitscale.plan.parts import PARTS, is_part, metrics_of, named, parts_of, read_own
 from vitscale.plan.spelling import MAX_CHARACTERS, field_meant, shown, shown_text
 
 # All fields but FREE are checked once, which took a quarter of the time of a plan of 100,000 trials
@@ -136,8 +136,13 @@ class TrainConfig(Fields):
 
     def axes(self) -> dict[str, Any]:
         """All fields, and the arguments of the parts as "own.dim"."""
-        own = self.own_arguments if self.own else {}
+        parts = parts_of(self)
+        own = arguments(str(self.own), parts) if parts else {}
         return {**self.asdict(), **{f"{OWN}{name}": value for name, value in own.items()}}
+
+    def axis(self, name: str) -> Any:
+        """The value of a field, or of an argument "own.dim" of a part; None without it."""
+        return self.axes().get(name) if name.startswith(OWN) else getattr(self, name)
 
     # What a training is to those who plan, schedule and show it; a profile overrides these.
 

@@ -42,8 +42,7 @@ def settled(own: str | Mapping[str, Scalar], parts: Mapping[str, str]) -> str:
     if any(of is None for of in known.values()):
         return own_text(values)  # checked where the source is
     whose = ", ".join(map(name_of, parts.values()))
-    mine = {name: default for name, default in accepted.items() if name not in DEFAULTS}
-    mine.pop("data_root", None)
+    mine = _mine(accepted)
     for name in accepted.keys() - mine.keys() - {"data_root"}:
         default = accepted[name]
         if default is not REQUIRED and default is not UNREAD and default != DEFAULTS[name]:
@@ -70,3 +69,17 @@ def settled(own: str | Mapping[str, Scalar], parts: Mapping[str, str]) -> str:
             f"{absent[0]})"
         )
     return own_text({n: v for n, v in values.items() if (type(v), v) != (type(mine[n]), mine[n])})
+
+
+def _mine(accepted: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters that are no fields of the config, nor where the data are."""
+    return {n: default for n, default in accepted.items() if n not in (*DEFAULTS, "data_root")}
+
+
+def arguments(own: str, parts: Mapping[str, str]) -> dict[str, Scalar]:
+    """All arguments of the parts, by name: those in `own`, and defaults where they are known."""
+    accepted: dict[str, Any] = {}
+    for field, part in parts.items():
+        accepted.update(signature(field, part) or {})
+    defaults = {n: of for n, of in _mine(accepted).items() if type(of) in (int, float, bool, str)}
+    return {**defaults, **read_own(own)}

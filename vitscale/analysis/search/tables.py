@@ -130,7 +130,7 @@ def _point(
         else {"epoch": np.nan, "value": np.nan}
     )
     return {
-        **{name: getattr(configs[ids[0]], name) for name in names},
+        **{name: configs[ids[0]].axis(name) for name in names},
         "value": float(whole.mean()),
         "finished_value": float(ended.mean()) if 2 * len(ended) >= len(runs) else np.nan,
         "sd": float(whole.std(ddof=1)) if len(whole) > 1 else np.nan,

@@ -110,7 +110,7 @@ def _not_derived(study: Study) -> list[str]:
     last, for which deciding would be chance.
     """
     names = _varying([trial.config for trial in study.trials])
-    columns = {name: [getattr(trial.config, name) for trial in study.trials] for name in names}
+    columns = {name: [trial.config.axis(name) for trial in study.trials] for name in names}
     kept: list[str] = []
     for name in (name for name in names if name not in LOGS and "" not in columns[name]):
         pairs = [(other, set(zip(columns[other], columns[name], strict=True))) for other in kept]
@@ -121,14 +121,16 @@ def _not_derived(study: Study) -> list[str]:
 
 def _varying(*groups: Sequence[TrainConfig]) -> list[str]:
     """Fields that vary within a group, other than the seed and what is evaluated besides."""
-    names = [name for name in groups[0][0].asdict() if name not in ("seed", "more_evals")]
+    left_out = ("seed", "more_evals", "own")  # whose arguments are axes of their own
+    axes = dict.fromkeys(name for config in (g[0] for g in groups) for name in config.axes())
+    names = [name for name in axes if name not in left_out]
     # one of those that differ in FREE alone: of 100,000 configs, all fields take seconds
     few = [list({c.others or c.id: c for c in group}.values()) for group in groups]
     return [
         name
         for name in names
         if any(
-            getattr(c, name) != getattr(group[0], name)
+            c.axis(name) != group[0].axis(name)
             for group in (groups if name in FREE else few)
             for c in group
         )
