@@ -15,7 +15,7 @@ from vitscale.analysis.kinds import KINDS
 from vitscale.catalog.datasets import DATASETS
 from vitscale.cli import fields
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.fields import choices
+from vitscale.plan.fields import choices, field_types
 from vitscale.plan.metrics import METRICS
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.search import Search
@@ -59,7 +59,8 @@ def test_defaults_choices_bounds_and_aliases_are_those_of_the_class() -> None:
         assert eval(rows[field.name].default) == field.default
         assert rows[field.name].aliases == tuple(ALIASES.get(field.name, "").split())
     for name, values in choices(TrainConfig).items():
-        assert rows[name].values.split(" | ") == list(values)
+        is_open = field_types(TrainConfig)[name].is_open
+        assert rows[name].values.split(" | ") == [*values, *["file.py:Name"] * is_open]
     # bounds are tried: a value beyond what the row says is refused, one at its edge is not
     assert rows["resolution"].values == "int, x >= 1, x <= 16,384"
     assert rows["ema_decay"].values == "float, 0 <= x < 1" and TrainConfig(ema_decay=0.0)
