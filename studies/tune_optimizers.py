@@ -5,7 +5,7 @@ the same sampler, in intervals as wide. Together they give studies/optimizers.py
 cost for each optimizer. `vitscale adopt tune_optimizers-demo` writes the winners where it reads
 them.
 
-    python studies/tune_optimizers.py  # 96 points, 192 trials on digits, about 16 minutes on 2 cores
+    python studies/tune_optimizers.py  # 192 trials on digits, about 16 minutes on 2 cores
     python studies/tune_optimizers.py --scale fashion  # 96 trials on Fashion-MNIST
 """
 

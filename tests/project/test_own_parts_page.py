@@ -1,4 +1,4 @@
-"""The page on parts: its files and commands, and the packages that it names."""
+"""The page on parts: its files and commands, and the packages that it names; the recipes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vitscale import TrainConfig, load
 from vitscale.train.complexity import measured_complexity
 from vitscale.train.try_parts import check_parts, try_out
 
-PAGE = ROOT / "docs/own-parts.md"
+PAGE, RECIPES = ROOT / "docs/own-parts.md", ROOT / "docs/recipes.md"
 
 
 @pytest.mark.slow
@@ -50,3 +50,11 @@ def test_parts_of_packages_that_the_page_names() -> None:
         assert measured_complexity(config).flops > 0
         # its stochastic depth draws for the batch
         assert try_out(config) is ("swin_t" in config.model)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(4))
+def test_the_recipes_are_planned(tmp_path: Path, number: int) -> None:
+    (tmp_path / "study.py").write_text(python_of(RECIPES)[number])
+    plan = run("python study.py --plan", tmp_path)
+    assert plan.returncode == 0 and "multiply-adds in total" in plan.stdout, plan.stdout

@@ -18,6 +18,7 @@ from vitscale.plan.config import TrainConfig
 from vitscale.record.workdir import Left
 from vitscale.train.complexity import measured_complexity
 from vitscale.train.loop import train
+from vitscale.train.model import build_model
 from vitscale.train.optim import REFUSED, build_optimizer
 from vitscale.train.parts import OwnImages, load
 from vitscale.train.try_parts import check_parts, try_out
@@ -299,3 +300,27 @@ def test_an_optimizer_of_timm_resumes_sees_what_is_not_finite_and_does_not_clip(
     assert not any(weight.isfinite().any() for weight in stepped(name, bad=float("inf")))
     # a norm over all gradients would make one weight depend on the gradients of others
     assert torch.equal(stepped(name, scale=1e4)[0], expected[0])
+
+
+def test_fallback_lr_is_that_of_what_muon_does_not_orthogonalize() -> None:
+    def moved(fallback_lr: float) -> dict[str, torch.Tensor]:
+        torch.manual_seed(0)
+        config = TrainConfig(
+            optimizer="timm:muon", lr=0.01, fallback_lr=fallback_lr, wd=0.0, width=8, heads=2
+        )
+        model = build_model(config)
+        before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+        optimizer = build_optimizer(model, config)
+        for weight in model.parameters():
+            weight.grad = torch.randn_like(weight)
+        optimizer.step()
+        return {name: of.detach() - before[name] for name, of in model.named_parameters()}
+
+    once, twice = moved(0.002), moved(0.004)
+    ratio = {name: (twice[name].norm() / change.norm()).item() for name, change in once.items()}
+    for name, change in once.items():
+        if name != "patch_embed.proj.weight":  # of one channel, which timm counts as no matrix
+            is_left = change.ndim < 2 or name in ("pos_embed", "cls_token")
+            assert ratio[name] == pytest.approx(1 + is_left, rel=1e-3), name
+    # without the field it is lr, at which a first step of AdamW moves each weight
+    assert moved(0.0)["norm.bias"].abs().median() == pytest.approx(0.01, rel=1e-3)
