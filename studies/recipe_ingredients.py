@@ -9,7 +9,7 @@ At imagenet the 60 trainings of tables that change a part of a recipe: H. Touvro
 Tables 3.8, 6.2, 6.3, 6.4 and section 6.2.3; Xiao et al. 2021, section 5.4 and Table 5. `--item`
 makes a study of one of them, or of Figure 10 of Xiao et al., from the same trials.
 
-    python studies/recipe_ingredients.py  # 72 trials on digits, 6 minutes on 2 cores
+    python studies/recipe_ingredients.py  # 72 trials on digits, 5 minutes on 2 cores
     python studies/recipe_ingredients.py --scale imagenet --plan  # the 60 trials of the tables
     python studies/recipe_ingredients.py --scale imagenet --item xiao_decay --plan  # 2 of them
 """
