@@ -21,7 +21,7 @@ from typing import Literal
 try:
     from search_spaces import cifar, demo
     from search_spaces.ingredients import ARMS, ITEMS, TABLES
-    from search_spaces.space import Space
+    from search_spaces.space import Space, at_optimum
     from vitscale import Arm, Study, TrainConfig, main, trials
 except ModuleNotFoundError as missing:
     raise SystemExit(
@@ -94,9 +94,7 @@ SCALES = {
 
 def screening(values: Screening) -> dict[Arm, dict[str, object]]:
     """The arms of the design; the first has the recipe of the scale."""
-    space = values.space
-    lr, wd = space.OPTIMA["ViT_P", "adamw"]
-    base = {**space.RECIPE, **space.HELD_OUT, **space.MODELS["ViT_P"], "lr": lr, "wd": wd}
+    base = at_optimum(values.space)
     own = TrainConfig(**base).asdict()
     arms: dict[Arm, dict[str, object]] = {}
     for number, row in enumerate(DESIGN, start=1):
