@@ -43,3 +43,10 @@ class Space(Protocol):
     @property
     def INTERVALS(self) -> Mapping[tuple[str, str], dict[str, FloatDistribution]]:
         """(family, optimizer) -> lr and wd."""
+
+
+def at_optimum(space: Space, model: str = "ViT_P", optimizer: str = "adamw") -> dict[str, Any]:
+    """Fields of a model with the recipe of the space, at its lr and wd of OPTIMA."""
+    lr, wd = space.OPTIMA[model, optimizer]
+    fields = {**space.RECIPE, **space.HELD_OUT, **space.MODELS[model]}
+    return {**fields, "optimizer": optimizer, "lr": lr, "wd": wd}

@@ -2,6 +2,10 @@
 (Ti, S, B, L).
 """
 
+from collections.abc import Mapping
+
+from vitscale.catalog.tables import printed_errors
+
 # Ti, S, B, L have patches of 16 pixels. H has patches of 14 in both papers that train it:
 # Dosovitskiy et al. 2021, Table 2, and Touvron 2022 (thesis), section 6.3, where 126 pixels give 81
 # tokens.
@@ -32,6 +36,26 @@ TABLE_3_13 |= {f"token at {layer}": {"token_layer": layer} for layer in (2, 4, 8
 TABLE_3_13 |= {
     f"{depth} + {blocks} blocks": {"depth": depth, "class_blocks": blocks}
     for depth, blocks in ((9, 3), (10, 2), (11, 1), (12, 1), (12, 2), (12, 3))
+}
+
+
+def _of_table_3_13(row: Mapping[str, str]) -> str:
+    if row["class_attention_layers"] != "0":
+        return f"{row['self_attention_layers']} + {row['class_attention_layers']} blocks"
+    if row["pooling"] == "average":
+        return "average pooling"
+    return "DeiT-S" if row["insertion_layer"] == "0" else f"token at {row['insertion_layer']}"
+
+
+def _of_table_3_21(row: Mapping[str, str]) -> str:
+    return "DeiT-S" if row["heads"] == "6" else f"heads {row['heads']}"
+
+
+# arm -> error on val, of Touvron 2022 (thesis), Tables 3.13 and 3.21
+_TOP_1 = {"val": "top1_pct"}
+TABLE_ERRORS = {
+    **printed_errors("thesis_table3_13", _of_table_3_13, _TOP_1)["val"],
+    **printed_errors("thesis_table3_21", _of_table_3_21, _TOP_1)["val"],
 }
 
 # Dosovitskiy et al. 2021, Figure 8: dimension -> shapes that differ in it from the baseline. That

@@ -17,7 +17,7 @@ from typing import Any, Literal
 try:
     from search_spaces import cifar, demo
     from search_spaces.recipes import DEIT3, DEIT3_LONGER
-    from search_spaces.space import Space
+    from search_spaces.space import Space, at_optimum
     from search_spaces.vit import SHAPES
     from vitscale import Arm, Study, TrainConfig, main, trials
     from vitscale.catalog.tables import printed_errors
@@ -45,9 +45,7 @@ class Scale:
 
 def drop_paths(space: Space, lengths: tuple[int, ...], notes: str) -> Scale:
     """ViT_P with AdamW, as in optimizer_stability, and the same with a drop path."""
-    lr, wd = space.OPTIMA["ViT_P", "adamw"]
-    fields = {**space.RECIPE, **space.HELD_OUT, **space.MODELS["ViT_P"]}
-    fields |= {"optimizer": "adamw", "lr": lr, "wd": wd}
+    fields = at_optimum(space)
     rates = {"no drop path": 0.0, f"drop path {DROP_PATH}": DROP_PATH}
     return Scale(
         cells={

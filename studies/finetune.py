@@ -9,6 +9,9 @@ before any training says when two ways are equivalent.
     python studies/finetune.py  # 15 parents, 120 children and 15 others: 5 minutes on 2 cores
     python studies/finetune.py --scale fashion  # 20 parents, 80 children and 20 others: hours
     python studies/finetune.py --scale imagenet --plan  # 18 children at 384 pixels of 3 parents
+    python studies/finetune.py --scale imagenet --item thesis_6_6 --plan  # 20 children, 6 others
+
+`--item` is also thesis_3_10: what another resolution brings, in H. Touvron's thesis, 2022.
 """
 
 from collections.abc import Mapping
@@ -18,6 +21,8 @@ from typing import Any, Literal
 try:
     from search_spaces import cifar, demo, fashion
     from search_spaces.recipes import A2_LAYERSCALE
+    from search_spaces.resolutions import FINE_TUNING, LR, TABLES, WD
+    from search_spaces.space import at_optimum
     from search_spaces.vit import SHAPES
     from vitscale import Arm, Study, TrainConfig, Trial, interleaved, main
     from vitscale.catalog.tables import printed_errors
@@ -56,34 +61,14 @@ def lrs(by_optimizer: Mapping[str, float]) -> dict[tuple[str, str], float]:
 
 FULL = demo.CELLS["ViT_P", "AdamW"]
 CIFAR = cifar.CELLS["ViT_P", "AdamW"]
-LR, WD = fashion.OPTIMA["ViT_P", "adamw"]
-FASHION = {
-    **fashion.RECIPE,
-    **fashion.HELD_OUT,
-    **fashion.MODELS["ViT_P"],
-    "lr": LR,
-    "wd": WD,
-}
+FASHION = at_optimum(fashion)
+RESIZE = {"crop": "rrc", "crop_scale_min": 1.0}  # all crops are the image: a pure resize
+PAD = {"crop": "pad", "crop_scale_min": TrainConfig().crop_scale_min, "ema_decay": 0.0}
 SCALES = {
     "demo": Scale(
-        # 4x4 pixels are 4 tokens, and 8x8 pixels 16: a pure resize, since all crops are the image
-        parents={
-            "ViT_P": {
-                **{name: value for name, value in FULL.items() if name != "more_evals"},
-                "resolution": 4,
-                "crop": "rrc",
-                "crop_scale_min": 1.0,
-            }
-        },
-        child={
-            "resolution": 8,
-            "crop": "pad",
-            "crop_scale_min": TrainConfig().crop_scale_min,
-            "ema_decay": 0.0,
-            "epochs": 10,
-            "warmup_epochs": 1.0,
-            "more_evals": "test",
-        },
+        # 4x4 pixels are 4 tokens, and 8x8 pixels 16
+        parents={"ViT_P": {**FULL, **RESIZE, "more_evals": "", "resolution": 4}},
+        child={**PAD, "resolution": 8, "epochs": 10, "warmup_epochs": 1.0, "more_evals": "test"},
         tuned=demo.FINETUNE_LR,
         wd={"AdamW": 0.1, "SGD": 0.0},
         direct=FULL,
@@ -96,15 +81,8 @@ SCALES = {
     ),
     "fashion": Scale(
         # 16x16 pixels are 16 tokens, and 28x28 pixels 49
-        parents={"ViT_P": {**FASHION, "resolution": 16, "crop": "rrc", "crop_scale_min": 1.0}},
-        child={
-            "resolution": 28,
-            "crop": "pad",
-            "crop_scale_min": TrainConfig().crop_scale_min,
-            "ema_decay": 0.0,
-            "epochs": 2,
-            "warmup_epochs": 0.5,
-        },
+        parents={"ViT_P": {**FASHION, **RESIZE, "resolution": 16}},
+        child={**PAD, "resolution": 28, "epochs": 2, "warmup_epochs": 0.5},
         tuned=fashion.FINETUNE_LR,
         wd={"AdamW": 0.1},
         direct=FASHION,
@@ -119,21 +97,11 @@ SCALES = {
         "ImageNet.",
     ),
     "cifar": Scale(
-        parents={
-            "ViT_P": {
-                **CIFAR,
-                "resolution": 16,
-                "crop": "rrc",
-                "crop_scale_min": 1.0,
-                "crop_padding": 0,
-            }
-        },
+        parents={"ViT_P": {**CIFAR, **RESIZE, "resolution": 16, "crop_padding": 0}},
         child={
+            **PAD,
             "resolution": 32,
-            "crop": "pad",
             "crop_padding": CIFAR["crop_padding"],
-            "crop_scale_min": TrainConfig().crop_scale_min,
-            "ema_decay": 0.0,
             "epochs": 10,
             "warmup_epochs": 1.0,
         },
@@ -149,17 +117,9 @@ SCALES = {
             f"ViT-{size}": {**SHAPES[size], **A2_LAYERSCALE[size].fields}
             for size in ("S", "B", "L")
         },
-        # H. Touvron's thesis, 2022, section 6.3.6: AdamW at 1e-5, 20 epochs, batches of 512
-        child={
-            "resolution": 384,
-            "epochs": 20,
-            "batch_size": 512,
-            "repeats": 1,
-            "warmup_epochs": 5.0,
-            "more_evals": "v2",
-        },
-        tuned=lrs({"AdamW": 1e-5, "SGD": 1e-2}),
-        wd={"AdamW": 0.1, "SGD": 0.0},
+        child={**FINE_TUNING, "resolution": 384, "more_evals": "v2"},
+        tuned=lrs({"AdamW": LR, "SGD": 1e-2}),
+        wd={"AdamW": WD, "SGD": 0.0},
         direct=None,
         seeds=(0,),
         margin=0.1,
@@ -177,10 +137,53 @@ SCALES = {
 }
 
 
+def resolutions(name: str, num: int) -> Study:
+    """Trainings, and fine-tunings at another resolution of these or of parents."""
+    table = TABLES[name]
+    plan: list[Trial] = []
+    parents: dict[str, TrainConfig] = {}
+    for arm, of in table.arms.items():
+        for seed in range(num):
+            config = TrainConfig(**of.first, seed=seed)
+            if of.changes:
+                parents[config.id] = config
+                config = config.replace(**of.changes, init_from=config.id)
+            plan.append(Trial(Arm(arm, {"model": of.model, "pixels": of.pixels}), config, seed))
+    own = {trial.config.id for trial in plan}
+    return Study(
+        kind="repeats",
+        name=f"finetune_{name}",
+        scale="imagenet",
+        question=table.question,
+        source=table.source,
+        parents=tuple(parent for id_, parent in parents.items() if id_ not in own),
+        trials=interleaved(plan),
+        metric="val_error_pct",
+        panels=table.panels,
+        pairs=table.pairs,
+        axis="pixels",
+        figures=("comparison_forest", "arm_lines"),
+        tables=("pair_differences", "arm_means", "published_arms"),
+        printed=table.printed,
+        design="A child starts from the final weights of its parent; positions are resized.",
+        notes=table.notes,
+    )
+
+
 def study(
-    scale: Literal["demo", "fashion", "cifar", "imagenet"] = "demo", num: int | None = None
+    scale: Literal["demo", "fashion", "cifar", "imagenet"] = "demo",
+    num: int | None = None,
+    item: Literal["touvron_table5", "thesis_3_10", "thesis_6_6"] = "touvron_table5",
 ) -> Study:
-    """`num` parents of each model, with other seeds; each has a child of every arm."""
+    """`num` parents of each model, with other seeds; each has a child of every arm. `item`: a table
+    of another text, at imagenet."""
+    if item in TABLES:
+        if scale != "imagenet":
+            raise ValueError(
+                "item == 'touvron_table5' unless scale is imagenet must hold, but got "
+                f"(item={item!r}, scale={scale!r})"
+            )
+        return resolutions(item, 1 if num is None else num)
     values = SCALES[scale]
     first, most = values.seeds[0], len(values.seeds) if num is None else num
     seeds = range(first, first + most)

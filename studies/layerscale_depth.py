@@ -14,33 +14,19 @@ how.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 try:
     from search_spaces import cifar, demo, fashion
-    from search_spaces.recipes import DEPTH_BASELINE, DEPTH_LAYERSCALE
+    from search_spaces.gains import ADJUSTED, AGAIN, CELLS, ERRORS, KEPT, Cell, Fields, gains, name
+    from search_spaces.recipes import DEPTH_BASELINE
+    from search_spaces.space import at_optimum
     from search_spaces.touvron2022 import LAYERSCALE
-    from search_spaces.vit import SHAPES
     from vitscale import Arm, Study, TrainConfig, Trial, interleaved, main
-    from vitscale.catalog.tables import printed_errors
 except ModuleNotFoundError as missing:
     raise SystemExit(
         f"{missing}: run `make demo` once, then .venv/bin/python; or see docs/install.md"
     ) from None
-
-Fields = Mapping[str, Any]
-Cell = tuple[str, int]  # method and depth
-AGAIN = "gains kept"  # trained again, with the gains of a LayerScale training
-KEPT = {"init_parts": "layerscale", "frozen": "layerscale"}
-ADJUSTED = "plain, drop path adjusted"
-PRINTED = ("thesis_table3_11", "thesis_table3_12", "thesis_layerscale_retraining")
-IN_PRINT = {  # method, where ours has another name
-    "baseline": "plain, drop path 0.05",
-    "baseline adjusted": ADJUSTED,
-    "LayerScale zero": "LayerScale from 0",
-    "LayerScale uniform": "LayerScale at random",
-}
-ZERO = {"layerscale": 1.0, "gain_init": "zero"}
 
 
 @dataclass(frozen=True)
@@ -55,17 +41,6 @@ class Scale:
     margin: float | None
     notes: str
     again: tuple[int, ...] = ()  # depths at which LayerScale is trained again with its gains
-
-
-def gains(eps: float) -> dict[str, Fields]:
-    """Method -> fields; gains start at eps, or as the name says."""
-    return {
-        "ReZero": {"branch_gain": "scalar", **ZERO},
-        "scalar": {"branch_gain": "scalar", "layerscale": eps},
-        "LayerScale": {"layerscale": eps},
-        "LayerScale from 0": ZERO,
-        "LayerScale at random": {"layerscale": eps, "gain_init": "uniform"},
-    }
 
 
 def against(depth: int, *others: str) -> tuple[tuple[Cell, Cell], ...]:
@@ -99,25 +74,8 @@ def at_depths(base: Fields, methods: Mapping[int, tuple[str, ...]]) -> dict[Cell
 
 SMALL = {12: tuple(DEEP), 4: ("plain", "LayerScale")}
 # patches of 7 pixels in place of 4, for an hour and a half of two cores in place of four
-FASHION = {**fashion.RECIPE, **fashion.HELD_OUT, **fashion.MODELS["ViT_P"], "patch_size": 7}
-FASHION |= {"ema_decay": 0.0, "wd": 0.1, "more_evals": "minival"}
-DEPTHS = tuple(DEPTH_BASELINE)
-
-
-def tables_3_11_and_3_12() -> dict[Cell, Fields]:
-    """The columns without T-Fixup and Fixup at four depths, and the baseline at 48 blocks."""
-    cells: dict[Cell, Fields] = {}
-    for depth, recipe in DEPTH_BASELINE.items():
-        shape = {**SHAPES["S"], "depth": depth, "precision": "fp16"}
-        cells[ADJUSTED, depth] = {**recipe.fields, **shape}
-        if depth != 12:  # where 0.05 is the adjusted rate
-            cells["plain, drop path 0.05", depth] = {**recipe.fields, **shape, "drop_path": 0.05}
-        scaled = {**DEPTH_LAYERSCALE[depth].fields, **shape}
-        for method, fields in gains(float(scaled["layerscale"])).items():
-            cells[method, depth] = {**scaled, **fields}
-    cells[ADJUSTED, 48] = {**cells[ADJUSTED, 36], "depth": 48, "drop_path": 0.3}
-    return cells
-
+FASHION = {**at_optimum(fashion), "patch_size": 7, "ema_decay": 0.0, "wd": 0.1}
+FASHION |= {"more_evals": "minival"}
 
 SCALES = {
     "demo": Scale(
@@ -160,10 +118,10 @@ SCALES = {
         "than it brings. Patches are of 7 pixels, 16 tokens. wd is one value for all arms.",
     ),
     "imagenet": Scale(
-        cells=tables_3_11_and_3_12(),
+        cells=CELLS,
         pairs=tuple(
             pair
-            for depth in DEPTHS
+            for depth in DEPTH_BASELINE
             for pair in (
                 *against(depth, ADJUSTED, "scalar", "LayerScale from 0", "LayerScale at random"),
                 *against(depth, AGAIN),
@@ -174,7 +132,7 @@ SCALES = {
         num_seeds=1,
         first_seed=0,
         margin=None,
-        again=DEPTHS,
+        again=tuple(DEPTH_BASELINE),
         notes="DeiT-S, 300 epochs, in fp16. Drop path is printed for the baseline at 12 to 36 "
         "blocks. At 48 it has 0.3, the next step of the row, and methods with gains have the rule "
         "of section 3.5.2 for CaiT-S (0, 0.05, 0.1, 0.2), though the text adapts theirs one by "
@@ -194,23 +152,8 @@ def study(
     values = SCALES[scale]
     seeds = [values.first_seed + i for i in range(values.num_seeds if num is None else num)]
     cells = (*values.cells, *((AGAIN, depth) for depth in values.again))
-    arms = {
-        (method, depth): Arm(f"{depth} blocks, {method}", {"method": method, "depth": depth})
-        for method, depth in cells
-    }
-    names = {cell: arm.name for cell, arm in arms.items()}
-    printed: dict[str, float] = {}
-    for table in PRINTED if scale == "imagenet" else ():
-        # a cell that failed before the end is no result
-        printed |= printed_errors(
-            table,
-            lambda row: (
-                names.get((IN_PRINT.get(row["method"], row["method"]), int(row["depth"])), "")
-                if row["failed"] == "0"
-                else ""
-            ),
-            {"val": "top1_pct"},
-        )["val"]
+    arms = {cell: Arm(name(cell), {"method": cell[0], "depth": cell[1]}) for cell in cells}
+    printed = ERRORS if scale == "imagenet" else {}
     trials: list[Trial] = []
     for cell, fields in values.cells.items():
         base = TrainConfig(**fields)
@@ -233,7 +176,7 @@ def study(
         trials=interleaved(trials),
         metric="val_error_pct",
         margin=values.margin,
-        pairs=tuple((names[a], names[b]) for a, b in values.pairs),
+        pairs=tuple((name(a), name(b)) for a, b in values.pairs),
         axis="depth",
         printed={"val": printed} if printed else {},
         figures=("comparison_forest", *(("arm_lines",) if several else ())),

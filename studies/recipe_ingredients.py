@@ -9,7 +9,7 @@ At imagenet the 60 trainings of tables that change a part of a recipe: H. Touvro
 Tables 3.8, 6.2, 6.3, 6.4 and section 6.2.3; Xiao et al. 2021, section 5.4 and Table 5. `--item`
 makes a study of one of them, or of Figure 10 of Xiao et al., from the same trials.
 
-    python studies/recipe_ingredients.py  # 72 trials on digits, 6 minutes on 2 cores
+    python studies/recipe_ingredients.py  # 72 trials on digits, 5 minutes on 2 cores
     python studies/recipe_ingredients.py --scale imagenet --plan  # the 60 trials of the tables
     python studies/recipe_ingredients.py --scale imagenet --item xiao_decay --plan  # 2 of them
 """
@@ -21,7 +21,7 @@ from typing import Literal
 try:
     from search_spaces import cifar, demo
     from search_spaces.ingredients import ARMS, ITEMS, TABLES
-    from search_spaces.space import Space
+    from search_spaces.space import Space, at_optimum
     from vitscale import Arm, Study, TrainConfig, main, trials
 except ModuleNotFoundError as missing:
     raise SystemExit(
@@ -94,9 +94,7 @@ SCALES = {
 
 def screening(values: Screening) -> dict[Arm, dict[str, object]]:
     """The arms of the design; the first has the recipe of the scale."""
-    space = values.space
-    lr, wd = space.OPTIMA["ViT_P", "adamw"]
-    base = {**space.RECIPE, **space.HELD_OUT, **space.MODELS["ViT_P"], "lr": lr, "wd": wd}
+    base = at_optimum(values.space)
     own = TrainConfig(**base).asdict()
     arms: dict[Arm, dict[str, object]] = {}
     for number, row in enumerate(DESIGN, start=1):

@@ -12,68 +12,18 @@ stems at scale imagenet: Xiao et al. 2021, appendix, Table 3 and Figures 7 and 8
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, Literal
 
 try:
     from search_spaces import cifar, demo, touvron2022, xiao2021
-    from search_spaces.winners import LABELS
+    from search_spaces.stems import ITEMS, Draws, Scale, against
     from vitscale import Arm, Study, TrainConfig, Trial, interleaved, main, sample, trials
 except ModuleNotFoundError as missing:
     raise SystemExit(
         f"{missing}: run `make demo` once, then .venv/bin/python; or see docs/install.md"
     ) from None
 
-Pairs = tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True)
-class Scale:
-    """Stems that are compared with several seeds, or one where a paper has one."""
-
-    base: Mapping[str, Any]
-    arms: Mapping[Any, Mapping[str, Any]]  # arm or its name -> fields
-    num_seeds: int
-    first_seed: int
-    notes: str
-    pairs: Pairs = ()
-    source: str = "Touvron et al. 2022, Table 7"
-    margin: float | None = None
-    metric: str = "val_ema_error_pct"
-    more_seeds: Mapping[str, int] = field(default_factory=dict)  # arms with more than num_seeds
-    printed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    figures: tuple[str, ...] = ("comparison_forest",)
-    tables: tuple[str, ...] = ("pair_differences", "arm_means")
-
-
-@dataclass(frozen=True)
-class Draws:
-    """Models whose errors are distributed over draws of lr and wd, with AdamW."""
-
-    panels: Mapping[str, tuple[str, ...]]
-    source: str
-    notes: str
-
-
-def against(stems: tuple[str, ...], *baselines: str) -> Pairs:
-    return tuple((stem, baseline) for baseline in baselines for stem in stems)
-
-
-def printed(arms: Mapping[Any, Mapping[str, Any]], where: str, notes: str, **fields: Any) -> Scale:
-    """What Xiao et al. 2021 print: one run per arm, at the optima of Table 4."""
-    return Scale(
-        base={**xiao2021.RECIPE, **xiao2021.HELD_OUT},
-        arms=arms,
-        num_seeds=1,
-        first_seed=0,
-        source=f"Xiao et al. 2021, {where}",
-        notes=f"{notes} One run per arm, as in the paper. {xiao2021.NOTES}",
-        **fields,
-    )
-
-
-CIFAR_LR, CIFAR_WD = cifar.OPTIMA["ViT_P", "adamw"]
 SCALES = {
     # 8 seeds of 20 epochs are 6 minutes. No paper prints a margin; 1 point is 4 of 400 images.
     "demo": Scale(
@@ -91,8 +41,7 @@ SCALES = {
         "ImageNet. " + demo.FOUND,
     ),
     "cifar": Scale(
-        base={**cifar.RECIPE, **cifar.MODELS["ViT_P"], "patch_size": 8, "optimizer": "adamw"}
-        | {"lr": CIFAR_LR, "wd": CIFAR_WD},
+        base={**cifar.CELLS["ViT_P", "AdamW"], "patch_size": 8},
         arms={
             "patchify": {},
             "patchify, 7 blocks": {"depth": 7},
@@ -128,46 +77,6 @@ SCALES = {
         "run, as in the table, show no difference: --num adds seeds.",
     ),
 }
-ITEMS: dict[str, Scale | Draws] = {
-    "touvron_table7": SCALES["imagenet"],
-    "xiao_table3": printed(
-        {
-            Arm(f"{model} {label}", {"model": model}): xiao2021.at_optimum(model, optimizer)
-            for model in xiao2021.TABLE_3
-            for optimizer, label in LABELS.items()
-        },
-        "appendix A, Table 3",
-        "lr and wd of S1 to S4 are tuned in the paper and not printed: those of ViT_C-4GF stand "
-        "in.",
-        printed={"val": xiao2021.TABLE_3_ERRORS},
-        figures=("optimizer_stability",),
-        tables=("optimizer_gap", "optimizer_gap_interaction", "stability_cells"),
-    ),
-    "xiao_figure7": Draws(
-        xiao2021.FIGURE_7,
-        "appendix A, Figure 7",
-        "The number of draws is that of section 5.3. The references of (bn) and (ln) have the lr "
-        "and wd of ViT_P-4GF and ViT_C-4GF: their own are not printed.",
-    ),
-    "xiao_figure7_table": printed(
-        {
-            model: {**xiao2021.at_optimum(model, "adamw"), "epochs": 100}
-            for models in xiao2021.FIGURE_7.values()
-            for model in models
-        },
-        "appendix A, Figure 7, right",
-        "lr and wd of (bn) and (ln) are the best of 50 epochs in the paper and not printed: those "
-        "of ViT_P-4GF and ViT_C-4GF stand in.",
-        printed={"val": xiao2021.FIGURE_7_ERRORS},
-        pairs=tuple((changed, plain) for plain, changed in xiao2021.FIGURE_7.values()),
-    ),
-    "xiao_figure8": Draws(
-        xiao2021.FIGURE_8,
-        "appendix B, Figure 8",
-        "Deeper models are the 4GF ones with 48 and 47 blocks. Their references have the lr and "
-        "wd of those: their own are not printed.",
-    ),
-}
 
 
 def study(
@@ -184,7 +93,7 @@ def study(
             "item == 'touvron_table7' unless scale is imagenet must hold, but got "
             f"(item={item!r}, scale={scale!r})"
         )
-    values = SCALES[scale] if name == "stems" else ITEMS[item]
+    values = ITEMS.get(item, SCALES[scale])
     make = distribution(values, num) if isinstance(values, Draws) else repeats(values, num)
     return Study(name=name, scale=scale, **make)
 
@@ -192,12 +101,11 @@ def study(
 def repeats(values: Scale, num: int | None) -> dict[str, Any]:
     num = values.num_seeds if num is None else num
     plan: list[Trial] = []
-    for arm, fields in values.arms.items():
-        seeds = range(
-            values.first_seed, values.first_seed + max(num, values.more_seeds.get(arm, 1))
-        )
+    for name, fields in values.arms.items():
+        first, most = values.first_seed, max(num, values.more_seeds.get(name, 1))
+        arm = Arm(name, {"model": values.models[name]} if name in values.models else {})
         config = TrainConfig(**{**values.base, **fields})
-        plan += trials(config, {Arm.of(arm): {}}, [{"seed": seed} for seed in seeds])
+        plan += trials(config, {arm: {}}, [{"seed": first + i} for i in range(most)])
     return {
         "kind": "repeats",
         "question": "Which stem does a ViT need: one convolution, several, or a hierarchical MLP?",

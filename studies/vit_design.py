@@ -18,10 +18,9 @@ from typing import Any, Literal
 try:
     from search_spaces import cifar, demo
     from search_spaces.recipes import DEIT, VIT_JFT
-    from search_spaces.space import Space
-    from search_spaces.vit import FIGURE_8, SHAPES, TABLE_3_13, TABLE_8
+    from search_spaces.space import Space, at_optimum
+    from search_spaces.vit import FIGURE_8, SHAPES, TABLE_3_13, TABLE_8, TABLE_ERRORS
     from vitscale import Arm, Study, TrainConfig, main, trials
-    from vitscale.catalog.tables import printed_errors
 except ModuleNotFoundError as missing:
     raise SystemExit(
         f"{missing}: run `make demo` once, then .venv/bin/python; or see docs/install.md"
@@ -48,7 +47,6 @@ class Scale:
     seeds: range  # of the arms, unless their number is given
     margin: float | None
     notes: str
-    shapes: Mapping[str, Arms] | None = None  # dimension -> shapes
     printed: Mapping[str, float] = field(default_factory=dict)  # arm -> error on val
 
 
@@ -60,10 +58,8 @@ def against(source: str, name: str, base: Fields, arms: Arms) -> Item:
 
 def small(space: Space, margin: float, notes: str) -> Scale:
     """ViT_P with AdamW at the lr and wd of a search, and a quarter and four times this lr."""
-    best, wd = space.OPTIMA["ViT_P", "adamw"]
-    plain = {**space.RECIPE, **space.HELD_OUT, **space.MODELS["ViT_P"]}
-    plain |= {"optimizer": "adamw", "lr": best, "wd": wd}
-    lrs = tuple(round(best * factor, 8) for factor in (0.25, 1, 4))
+    plain = at_optimum(space)
+    lrs = tuple(round(plain["lr"] * factor, 8) for factor in (0.25, 1, 4))
     tokens, averages = (
         {f"{pool}, lr {lr:.2g}": {**plain, "pool": pool, "lr": lr} for lr in lrs}
         for pool in ("token", "avg")
@@ -100,17 +96,6 @@ DEMO_NOTES = (
     "evidence about ImageNet. "
 )
 
-
-def of_table_3_13(row: Mapping[str, str]) -> str:
-    """The arm of a row of the thesis, Table 3.13."""
-    if row["class_attention_layers"] != "0":
-        return f"{row['self_attention_layers']} + {row['class_attention_layers']} blocks"
-    if row["pooling"] == "average":
-        return "average pooling"
-    return "DeiT-S" if row["insertion_layer"] == "0" else f"token at {row['insertion_layer']}"
-
-
-TOP_1 = {"": "top1_pct"}
 JFT = {**SHAPES["B"], **VIT_JFT.fields, "minival_images": 10_000}
 DEIT_S = {**SHAPES["S"], **DEIT.fields}
 IMAGENET = Scale(
@@ -140,15 +125,7 @@ IMAGENET = Scale(
     "in, up to 18 times its cost. The thesis does not state drop path in class blocks "
     "(as in the others, where the authors' code has none). One run per arm, as in the texts, shows "
     "no difference: --num adds seeds.",
-    shapes=FIGURE_8,
-    printed={
-        **printed_errors("thesis_table3_13", of_table_3_13, TOP_1)[""],
-        **printed_errors(
-            "thesis_table3_21",
-            lambda row: "DeiT-S" if row["heads"] == "6" else f"heads {row['heads']}",
-            TOP_1,
-        )[""],
-    },
+    printed=TABLE_ERRORS,
 )
 SCALES = {
     # 7 seeds decide 2.4 standard deviations, which are 1.7 points if one is 0.7, as in
@@ -169,10 +146,9 @@ def study(
     values = SCALES[scale]
     num = len(values.seeds) if num is None else num
     seeds = [{"seed": values.seeds[0] + i} for i in range(num)]
-    if item == "shapes" and values.shapes is not None:
-        return shapes(values, seeds)
-    chosen = list(values.items.values()) if item == "all" else [values.items.get(item)]
-    items = [of for of in chosen if of is not None]
+    if item == "shapes" and scale == "imagenet":
+        return shapes(seeds)
+    items = [of for name, of in values.items.items() if item in ("all", name)]
     if not items:
         raise ValueError(
             f"item in (all, {', '.join(values.items)}) must hold at this scale, but got "
@@ -197,11 +173,11 @@ def study(
     )
 
 
-def shapes(values: Scale, seeds: list[dict[str, Any]]) -> Study:
+def shapes(seeds: list[dict[str, Any]]) -> Study:
     """Error against cost along each dimension of the shape, without a law."""
     arms = {
         Arm(name, {"family": family, "size": name}): {**JFT, "more_evals": "minival", **fields}
-        for family, of in (values.shapes or {}).items()
+        for family, of in FIGURE_8.items()
         for name, fields in of.items()
     }
     return Study(
@@ -215,7 +191,7 @@ def shapes(values: Scale, seeds: list[dict[str, Any]]) -> Study:
         figures=("error_by_compute",),
         tables=("scaling_cells", "scaling_frontier"),
         design="Each shape differs in one dimension from the baseline, or in all of them.",
-        notes=values.notes,
+        notes=IMAGENET.notes,
     )
 
 

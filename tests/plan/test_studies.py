@@ -237,6 +237,37 @@ def test_durations_without_drop_path_are_cells_of_optimizer_stability(scale: str
     assert len(shared) == 3 * 5 and shared < kept
 
 
+@pytest.mark.parametrize(
+    ("item", "parents", "children"), [("thesis_3_10", 1, 3), ("thesis_6_6", 20, 20)]
+)
+def test_a_table_of_resolutions_has_its_rows_and_their_parents(
+    item: str, parents: int, children: int
+) -> None:
+    """Thesis, Tables 3.10 and 6.6; of the six rows without fine-tuning, duration has five."""
+    study = plan("finetune", "imagenet", item=item)
+    check(study)
+    tuned = [trial.config for trial in study.trials if trial.config.init_from]
+    of = {config.id: config for config in trainings(study).values()}
+    assert len({config.init_from for config in tuned}) == parents and len(tuned) == children
+    assert study.printed.keys() == {"val", "v2", "real"}
+    assert all(set(errors) == set(study.arms) for errors in study.printed.values())
+    for config in tuned:  # section 6.3.6
+        parent = of[config.init_from]
+        changed = {name for name, x in config.asdict().items() if x != parent.asdict()[name]}
+        assert (config.lr, config.wd, config.batch_size, config.repeats) == (1e-5, 0.1, 512, 1)
+        assert config.epochs == (25 if item == "thesis_3_10" else 20)
+        assert {"resolution", "epochs"} <= changed and "drop_path" not in changed
+        tokens = {c.resolution // c.patch_size for c in (config, parent)}
+        assert len(tokens) == 2 and (item == "thesis_3_10" or config.resolution == 224)
+    if item == "thesis_3_10":
+        assert study.printed["val"]["384 pixels"] == 16.9 and not study.parents  # 83.1
+    else:
+        assert study.printed["v2"]["ViT-H-26x2, 400 epochs at 126"] == 24.7  # 75.3
+        assert len(ids(study) & ids(plan("duration", "imagenet"))) == 5
+    with pytest.raises(ValueError, match=r"^item == 'touvron_table5' unless scale is imagenet"):
+        plan("finetune", "demo", item=item)
+
+
 def test_ingredients_share_the_trainings_of_the_texts_that_other_studies_have() -> None:
     """At imagenet B12x1, ViT_P-1GF at 50 epochs, four rows of Table 5, three of DeiT III, and
     ResNet-50 with A2; in Figure 10 their recipe at every length.

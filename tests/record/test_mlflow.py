@@ -31,12 +31,13 @@ from conftest import (
     wait_for_mlflow,
 )
 from support.mlflow_runs import client, history, runs_of, stop
+from support.scripts import plan
 
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.fields import DEFAULTS
 from vitscale.plan.study import Study
 from vitscale.plan.trial import Trial
-from vitscale.record.mlflow.pages import arm_view, axes
+from vitscale.record.mlflow.pages import arm_view, axes, trial_views
 from vitscale.record.mlflow.place import create_database
 from vitscale.record.mlflow.view import View
 from vitscale.record.store import Store
@@ -269,6 +270,18 @@ def test_arms_that_are_too_many_to_be_read_are_no_axis() -> None:
     assert axes(of_many) == ["width", "stem", "epochs", "log10_lr"]
     few = replace(of_many, trials=tuple(t for t in many if t.config.epochs == 4 and t.point == 0))
     assert axes(few) == ["arm", "width"]
+
+
+def test_axes_tell_arms_apart_whose_names_are_cut() -> None:
+    """MLflow shows "12 ...ale" and "12 ...dom". More axes than one plot has are in a second one."""
+    deep = plan("layerscale_depth", "demo")
+    gains = ["layerscale", "branch_gain", "gain_init"]
+    assert axes(deep) == ["arm", "depth", *gains, "drop_path", "log10_lr"]
+    charts = trial_views(deep)["vitscale-trials"]["state"]["compareRunCharts"]
+    plots = [chart["selectedParams"] for chart in charts if chart["type"] == "PARALLEL"]
+    assert plots == [["arm", "depth", *gains], ["drop_path", "log10_lr"]]
+    # trials without a parent would be left out of the plot
+    assert "init_from" not in axes(plan("finetune", "demo"))
 
 
 def test_no_chart_of_the_arms_has_an_estimate_without_its_interval() -> None:

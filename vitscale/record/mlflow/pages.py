@@ -24,7 +24,8 @@ _LINKS = {
     ARMS: "Arms with their intervals",
 }
 MAX_AXES = 5  # of a parallel-coordinates plot, besides the result: more cannot be read
-MAX_LABELS = 12  # of arms on an axis: more are cut to the same few letters
+MAX_PLOTS = 2  # of parallel coordinates, where the axes are too many for one
+MAX_LABELS = 12  # of arms on an axis, and of letters of each: more are cut to the same few letters
 CARD_HEIGHT = 380  # pixels
 MAX_COLUMNS = 3  # of charts beside each other, and 1 of parallel coordinates
 MAX_ARMS = 40  # in a description, which MLflow limits to 8,000 characters
@@ -92,16 +93,18 @@ def result_of(study: Study) -> str:
 
 
 def axes(study: Study) -> list[str]:
-    """The params for axes: the arm, and those that vary within arms, or else between arms; both,
-    and no arm, if its names are too many to be read.
+    """The params for axes: the arm, and those that vary within arms, or else between arms; both
+    if names of arms are too many or too long to be read, and no arm if they are too many.
     """
     configs = {arm: [t.config for t in study.trials if t.arm.name == arm] for arm in study.arms}
     within = _varying(*configs.values())
     many = len(configs) > MAX_LABELS
-    names = within if within and not many else _not_derived(study)
+    are_read = not many and max(map(len, configs)) <= MAX_LABELS
+    names = within if within and are_read else _not_derived(study)
     positive = all(trial.config.wd > 0 for trial in study.trials)
     logs = LOGS if positive else {"lr": LOGS["lr"]}
-    return ["arm"] * (not many) + [logs.get(name, name) for name in names][: MAX_AXES - (not many)]
+    params = ["arm"] * (not many) + [logs.get(name, name) for name in names]
+    return params[: MAX_AXES * MAX_PLOTS]
 
 
 def _not_derived(study: Study) -> list[str]:
@@ -120,9 +123,11 @@ def _not_derived(study: Study) -> list[str]:
 
 
 def _varying(*groups: Sequence[TrainConfig]) -> list[str]:
-    """Fields that vary within a group, other than the seed and what is evaluated besides."""
-    left_out = ("seed", "more_evals", "own")  # whose arguments are axes of their own
-    axes = dict.fromkeys(name for config in (g[0] for g in groups) for name in config.axes())
+    """Fields that vary within a group, other than the seed, ids and what is evaluated besides;
+    arguments of parts are axes of their own.
+    """
+    left_out = ("seed", "more_evals", "init_from", "teacher", "own")
+    axes = dict.fromkeys(name for group in groups for name in group[0].axes())
     names = [name for name in axes if name not in left_out]
     # one of those that differ in FREE alone: of 100,000 configs, all fields take seconds
     few = [list({c.others or c.id: c for c in group}.values()) for group in groups]
@@ -247,7 +252,8 @@ def _relations(params: Sequence[str], result: str) -> dict[str, list[dict[str, o
     ]
     if len(logs) == 2:
         plots.append({"type": "CONTOUR", "xaxis": logs[0], "yaxis": logs[1], "zaxis": metric})
-    lines = {"One line per trial": [_parallel(params, [result])]}
+    parts = [params[i : i + MAX_AXES] for i in range(0, len(params), MAX_AXES)]
+    lines = {"One line per trial": [_parallel(part, [result]) for part in parts]}
     return lines | ({"One point per trial": plots} if plots else {})
 
 
