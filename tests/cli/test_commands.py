@@ -469,6 +469,21 @@ def test_bad_options_of_a_plan_get_one_line(
     assert line in said.err and said.err.count("\n") == 1
 
 
+def test_a_plan_that_shares_no_trial_with_the_last_one_says_what_differs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study, store = load_script(TINY).study, Store.open(tmp_path)
+    put(store, study(epochs=8))
+    for arguments, line in (
+        (["--epochs", "6"], "no trial is one of the last plan of tiny-demo: epochs 6 instead of 8"),
+        (["--epochs", "8", "--num", "4"], ""),
+    ):
+        with pytest.raises(SystemExit):
+            cli.main(study, ["--plan", "--store", str(tmp_path), *arguments])
+        said = [one for one in capsys.readouterr().out.splitlines() if one.startswith("no trial")]
+        assert said == [line] * bool(line)
+
+
 def test_options_of_a_plan_need_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(load_script(TINY).study, ["--json", "--store", str(tmp_path)])

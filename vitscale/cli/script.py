@@ -42,7 +42,7 @@ from vitscale.plan.data import check_readable
 from vitscale.plan.fields import limits
 from vitscale.plan.paths import data_root
 from vitscale.plan.profile import ProfileConfig
-from vitscale.plan.questions import SCALING_LAW
+from vitscale.plan.questions import COMPARED, SCALING_LAW
 from vitscale.plan.search import Search
 from vitscale.plan.spelling import shown, shown_text
 from vitscale.plan.study import MAX_TRIALS, Study
@@ -481,8 +481,17 @@ def perform(
             declare(store, study.slug, final)
         return report_only(study, store), study, store
     check_installed("torch", "ray", "mlflow")
+    if "num" in chosen and not ledger.final and not ledger.looks and _tests_something(study):
+        print(
+            f"a study that will grow must say so before its first report, by --final-num N or "
+            f"{OPEN}: else this plan's report spends all that it may claim"
+        )
     retrain = options.retrain_other_code
     return run(study, store, resources, Display, retrain, final, goes_on), study, store
+
+
+def _tests_something(study: Study) -> bool:
+    return bool(study.pairs) or any(name in COMPARED for name in study.tables)
 
 
 def _final_size(

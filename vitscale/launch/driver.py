@@ -21,7 +21,13 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from vitscale.launch.branching import pins, why_not
 from vitscale.launch.command import command
-from vitscale.launch.earlier_plan import is_encoded_as, once_planned, plan_before, renamed
+from vitscale.launch.earlier_plan import (
+    is_encoded_as,
+    new_throughout,
+    once_planned,
+    plan_before,
+    renamed,
+)
 from vitscale.launch.preflight import Data, check_fits, check_loaders, check_ray_folder, clock_apart
 from vitscale.launch.process import (
     EXIT_DONE,
@@ -236,6 +242,8 @@ class Driver:
                 f"{num} trial{'s' * (num > 1)} of an earlier plan left out of the report and its "
                 "pages; the store keeps them"
             )
+        if self.difference and not known:
+            self.console.print(self.difference)
         if note_of_code:
             self.console.print(note_of_code)
         warnings = plan_warnings(self.study)
@@ -368,6 +376,7 @@ class Driver:
         def make() -> bytes | None:
             before = plan_before(self.store, self.study.slug)
             self.renamed = renamed(before, self.study)
+            self.difference = new_throughout(before, self.study)
             self.left_out = [i for i in once_planned(before) if i not in planned]
             plan.update(
                 command=command().text,

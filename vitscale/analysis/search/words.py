@@ -165,7 +165,10 @@ def caveats(results: Results) -> list[str]:
 def progress(results: Results) -> str:
     """How far a search is, a sentence."""
     proposals, status = results.once(points), results.trials["status"]
-    num_by_state = ", ".join(f"{(proposals['state'] == name).sum()} {name}" for name in STATES)
+    words = {"running": "without an outcome"}  # nothing may run any more
+    num_by_state = ", ".join(
+        f"{(proposals['state'] == name).sum()} {words.get(name, name)}" for name in STATES
+    )
     num_by_status = ", ".join(f"{(status == name).sum()} {name}" for name in ("diverged", "failed"))
     trainings = f"of their {len(status)} trainings {num_by_status}"
     return f"Of {len(proposals)} points asked: {num_by_state}; {trainings}."
