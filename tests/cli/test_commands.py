@@ -492,6 +492,39 @@ def test_options_of_a_plan_need_a_plan(tmp_path: Path, capsys: pytest.CaptureFix
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("statsu", "status"),
+        ("status --jsno", "--json"),
+        ("run lr_wd_edff", "lr_wd_edf"),
+        ("completion bsh", "bash"),
+        ("status --zzzzzz", ""),
+    ],
+)
+def test_a_refused_word_names_what_it_resembles(typed: str, meant: str) -> None:
+    command = [sys.executable, "-m", "vitscale", *typed.split()]
+    said = subprocess.run(command, capture_output=True, text=True)
+    assert said.returncode == 2 and said.stderr.count("\n") == 1
+    assert said.stderr.endswith(f"; did you mean {meant!r}?\n") == bool(meant)
+
+
+def test_bash_completes_commands_options_and_studies(tmp_path: Path) -> None:
+    (tmp_path / "runs/studies/tiny-demo").mkdir(parents=True)
+    tool = f"{sys.executable} -m vitscale"
+    asked = {"sta": "status", "report --fo": "--format", "report ti": "tiny-demo"}
+    lines = [f'eval "$({tool} completion bash)"']
+    for typed in asked:
+        words = typed.split()
+        lines.append(f"COMP_WORDS=(vitscale {typed}); COMP_CWORD={len(words)}; _vitscale")
+        lines.append('echo "${COMPREPLY[*]}"')
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    said = subprocess.check_output(
+        ["bash", "-c", "\n".join(lines)], cwd=tmp_path, env=environment, text=True
+    )
+    assert said.splitlines() == list(asked.values())
+
+
 # Status
 
 

@@ -33,7 +33,7 @@ from vitscale.cli.terminal import columns, one_line, print_json, si
 from vitscale.launch.command import program
 from vitscale.plan.data import TORCHVISION
 from vitscale.plan.paths import path_of
-from vitscale.plan.spelling import shown
+from vitscale.plan.spelling import did_you_mean, shown
 from vitscale.plan.study import Study
 from vitscale.record.store import Store
 
@@ -231,7 +231,7 @@ def run_script(options: argparse.Namespace) -> None:
         names = ", ".join(row[0] for row in listing())
         raise ValueError(
             f"a study must be a path that ends in .py, or among ({names}), but got "
-            f"({shown(options.study)})"
+            f"({shown(options.study)}){did_you_mean(options.study, [row[0] for row in listing()])}"
         )
     become(options.study, script, options.arguments)
 
@@ -273,7 +273,7 @@ def _check_known_study(study: str, arguments: Sequence[str]) -> None:
     if study not in store.slugs():
         raise ValueError(
             f"a study must be in the store, but got ({shown(study)}; the store has: "
-            f"{', '.join(store.slugs())}){hint}"
+            f"{', '.join(store.slugs())}){hint}{did_you_mean(study, store.slugs())}"
         )
 
 
@@ -435,6 +435,14 @@ def _continue_after_failure(slug: str, failed: list[str]) -> Iterator[None]:
         reason = str(error) if isinstance(error, ValueError) else repr(error)
         warnings.warn(f"{slug} is not shown: {one_line(reason)}", stacklevel=3)
         failed.append(slug)
+
+
+def completion(options: argparse.Namespace) -> None:
+    """Prints what completes the commands and options of vitscale in a shell."""
+    from vitscale.cli.completion import script
+    from vitscale.cli.parsers import parser
+
+    print(script(options.shell, parser()))
 
 
 def complexity(options: argparse.Namespace) -> None:

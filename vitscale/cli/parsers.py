@@ -21,11 +21,12 @@ def main() -> None:
     warnings.formatwarning = lambda message, *_, **__: f"vitscale: warning: {one_line(message)}\n"
     collect_rarely()
     with refusals("vitscale"):
-        options = _parser().parse_args()
+        options = parser().parse_args()
         options.run(options)
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """The parser of all commands."""
     parser = Parser(prog="vitscale", description=__doc__)
     # sources alone, as `ray job submit` ships them, have none
     version = f"vitscale {installed('vitscale') or '(not installed)'}"
@@ -65,6 +66,16 @@ def _parser() -> Parser:
         help="how the printed costs of Xiao et al. 2021, Table 2 correlate with minutes per epoch",
     )
     complexity.set_defaults(run=commands.complexity)
+    completion = parsers.add_parser(
+        "completion",
+        help="print a script that completes commands and options in a shell",
+        description=(
+            'In bash and zsh: eval "$(vitscale completion bash)", or zsh. In fish: '
+            "vitscale completion fish | source."
+        ),
+    )
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+    completion.set_defaults(run=commands.completion)
     return parser
 
 

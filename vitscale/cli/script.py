@@ -44,7 +44,7 @@ from vitscale.plan.paths import data_root
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.questions import COMPARED, SCALING_LAW
 from vitscale.plan.search import Search
-from vitscale.plan.spelling import shown, shown_text
+from vitscale.plan.spelling import did_you_mean, shown, shown_text
 from vitscale.plan.study import MAX_TRIALS, Study
 from vitscale.record.look_ledger import (
     OPEN,
@@ -182,7 +182,18 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Prints one line, as for every other bad input, instead of the usage."""
-        self.exit(EXIT_REFUSED, f"{self.prog}: error: {one_line(message)}\n")
+        self.exit(EXIT_REFUSED, f"{self.prog}: error: {one_line(message + self._meant(message))}\n")
+
+    def _meant(self, message: str) -> str:
+        """The option or the command that a refused one resembles, as a question."""
+        option = re.match(r"unrecognized arguments: (--[^\s=]+)", message)
+        command = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        if option:
+            commands = (a for a in self._actions if isinstance(a, argparse._SubParsersAction))
+            parsers = [self, *(of for action in commands for of in action.choices.values())]
+            known = dict.fromkeys(name for of in parsers for name in of._option_string_actions)
+            return did_you_mean(option[1], known)
+        return did_you_mean(command[1], re.findall(r"[^\s',]+", command[2])) if command else ""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As in argparse, but refuses `--num=--`, whose value argparse turns into a list."""

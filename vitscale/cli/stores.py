@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from vitscale.cli.terminal import one_line
+from vitscale.plan.spelling import did_you_mean
 from vitscale.plan.study import Study, from_json
 from vitscale.record.store import Store
 from vitscale.record.study_files import PLAN
@@ -46,7 +47,7 @@ def read_plan(store: Store, slug: str) -> Study:
     if slug not in store.slugs():
         raise ValueError(
             f"a study must be in the store, but got ({slug!r}; the store has: "
-            f"{', '.join(store.slugs())})"
+            f"{', '.join(store.slugs())}){did_you_mean(slug, store.slugs())}"
         )
     where, plan = store.study(slug).address(PLAN), store.plan(slug)
     try:

@@ -64,7 +64,12 @@ class Search:
     asha: bool = False  # stop the worse trainings at a ninth and a third of their epochs
     metric: str = "minival_ema_error_pct"  # a bounded column of minival, as "minival_error_pct"
     panels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # as of a Study
-    figures: tuple[str, ...] = ("search_history", "search_slices", "search_contour")
+    figures: tuple[str, ...] = (
+        "search_history",
+        "search_slices",
+        "search_contour",
+        "importance_bars",
+    )
     tables: tuple[str, ...] = ("search_best", "search_importance")
     notes: str = ""
     # file of the project, such as "search_spaces/tuned/demo.json", from which other studies read

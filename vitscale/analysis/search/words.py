@@ -17,6 +17,7 @@ from vitscale.analysis.search.tables import (
     points,
     procedure,
     spaces,
+    why_no_importance,
     winners,
 )
 from vitscale.plan.metrics import Metric
@@ -159,6 +160,11 @@ def caveats(results: Results) -> list[str]:
             "ranks need not be final ones (Touvron 2022, Figure 6.10): a good point may be among "
             "them."
         )
+    if "search_importance" in results.study.tables:
+        whys = {arm: why_no_importance(results, arm) for arm in results.study.arms}
+        sentences += [
+            f"No importance of the axes of {arm}: {why}." for arm, why in whys.items() if why
+        ]
     return sentences
 
 
