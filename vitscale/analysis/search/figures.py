@@ -155,7 +155,7 @@ def importance_bars(results: Results) -> Figure:
             bar.set_facecolor(DOT if is_shown else "white")
             middle = bar.get_y() + bar.get_height() / 2
             ax.vlines(row["PED-ANOVA of noise"], middle - 0.42, middle + 0.42, color="black")
-            ax.plot(row["fANOVA"], middle, "D", color=BAD, markersize=5, zorder=5)
+            ax.plot(row["fANOVA"], middle, "D", color=BAD, markersize=5, clip_on=False)
         ax.set_xlim(0, 1)
         ax.set_xlabel(f"share (n={of_arm['n'].iloc[0]} points)")
     note = "Bars: PED-ANOVA; filled beyond the line, which 1 in 20 searches of noise exceed."
