@@ -244,6 +244,14 @@ def init(options: argparse.Namespace) -> None:
     print(f"cd {shlex.quote(str(options.folder))} && {again}")
 
 
+def new(options: argparse.Namespace) -> None:
+    """Writes a study script of one's own."""
+    from vitscale.cli.new import write
+
+    path = write(options.name, options.kind)
+    print(f"wrote {path}\n{shlex.join(['python', str(path)])} --plan")
+
+
 def plan(options: argparse.Namespace) -> None:
     """Replaces this process by `script --plan`; for a study, prints the plan of its last start."""
     script = find_script(options.study)
