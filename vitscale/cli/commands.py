@@ -448,9 +448,8 @@ def _continue_after_failure(slug: str, failed: list[str]) -> Iterator[None]:
 def completion(options: argparse.Namespace) -> None:
     """Prints what completes the commands and options of vitscale in a shell."""
     from vitscale.cli.completion import script
-    from vitscale.cli.parsers import parser
 
-    print(script(options.shell, parser()))
+    print(script(options.shell, options.parser))
 
 
 def complexity(options: argparse.Namespace) -> None:

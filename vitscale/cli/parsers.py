@@ -22,12 +22,11 @@ def main() -> None:
     warnings.formatwarning = lambda message, *_, **__: f"vitscale: warning: {one_line(message)}\n"
     collect_rarely()
     with refusals("vitscale"):
-        options = parser().parse_args()
+        options = _parser().parse_args()
         options.run(options)
 
 
-def parser() -> Parser:
-    """The parser of all commands."""
+def _parser() -> Parser:
     parser = Parser(prog="vitscale", description=__doc__)
     # sources alone, as `ray job submit` ships them, have none
     version = f"vitscale {installed('vitscale') or '(not installed)'}"
@@ -76,7 +75,7 @@ def parser() -> Parser:
         ),
     )
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
-    completion.set_defaults(run=commands.completion)
+    completion.set_defaults(run=commands.completion, parser=parser)
     return parser
 
 
