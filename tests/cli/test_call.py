@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from conftest import ROOT, empty_database, wait_for
 
 import vitscale
 from vitscale import Search, Study, TrainConfig, grid, run, trials
+from vitscale.launch import process
 from vitscale.plan.trial import Trial
 from vitscale.record.outcome import Outcome, Status
 from vitscale.record.store import Store
@@ -130,6 +132,21 @@ def interrupt(cell: Any, kernel: int) -> None:
     """
     wait_for(lambda: "waiting for other-demo" in str(cell["outputs"]), 100, "the progress")
     os.killpg(os.getpgid(kernel), signal.SIGINT)
+
+
+def test_a_second_interrupt_raises_in_a_process_that_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process, "STORM_S", 0.0)
+    stop = threading.Event()
+    with process.keep_handlers():
+        process.handle_signals(stop, goes_on=True)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.wait(5)
+        with pytest.raises(KeyboardInterrupt, match="at once: the same call resumes"):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def text_of(outputs: list[Any]) -> str:
