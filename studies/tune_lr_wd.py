@@ -100,7 +100,7 @@ def study(
     scale: Literal["demo", "fashion", "cifar", "imagenet"] = "demo",
     num: int = 16,
     num_seeds: int | None = None,
-    sampler: Literal["tpe", "gp"] = "tpe",
+    sampler: Literal["tpe", "gp", "random"] = "tpe",
     asha: bool = False,
 ) -> Search:
     """`num` points for each model and optimizer, each trained with seeds 0 to `num_seeds` - 1."""

@@ -1,12 +1,13 @@
 """vitscale: studies of how robustly vision models train.
 
-A study script needs these names; `load` is for what comes after it.
+A study script needs these names; `run` is for a notebook, and `load` for what comes after it.
 """
 
 import sys
 
 try:
     from vitscale.cli.adoption import winners
+    from vitscale.cli.call import run
     from vitscale.cli.loading import StudyResults, load
     from vitscale.cli.script import main
     from vitscale.plan.config import TrainConfig
@@ -43,6 +44,7 @@ __all__ = [
     "main",
     "on_trunks",
     "reports",
+    "run",
     "sample",
     "sobol",
     "trials",

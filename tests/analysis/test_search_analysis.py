@@ -418,6 +418,24 @@ def test_importances_need_points(num: int, is_given: bool) -> None:
     assert [np.isfinite(list(of.values())).all() for of in found.values()] == [is_given] * 2
 
 
+def test_bars_of_importance_are_filled_beyond_noise_and_give_a_reason_without_any() -> None:
+    """Of a bowl in lr; of pure noise; and of an arm that ASHA has stopped too often."""
+    study = random_search(num=40, arms="AB", seeds=(0,))
+    outcomes = make_outcomes(study, status={(i, 0): "stopped" for i in range(6, 40)})
+    outcomes.loc[outcomes["arm"] == "B", "status"] = "finished"
+    results = Results(study, outcomes, NO_ROWS)
+    why = search.why_no_importance(results, "A")
+    assert why.startswith("6 of 40 points are complete, 15 are needed, 34 were stopped early")
+    a, b = known.FIGURES["importance_bars"](results).axes
+    assert "6 of 40" in " ".join(a.texts[0].get_text().split()) and not a.patches
+    table = results.once(search.search_importance).set_index(["arm", "axis"]).loc["B"]
+    assert {bar.get_width() for bar in b.patches} == set(table["PED-ANOVA"])
+    for bar in b.patches:
+        is_hollow = bar.get_facecolor()[:3] == (1, 1, 1)
+        row = table[table["PED-ANOVA"] == bar.get_width()].iloc[0]
+        assert is_hollow == (row["PED-ANOVA"] <= row["PED-ANOVA of noise"])
+
+
 def test_the_table_of_best_points_says_of_how_many_they_are_the_best() -> None:
     study = random_search(arms="AB", seeds=(0, 1, 2))
     outcomes = make_outcomes(study)

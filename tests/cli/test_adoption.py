@@ -93,6 +93,8 @@ def test_winners_are_values_for_a_study_of_ones_own(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("VITSCALE_STORE", raising=False)
     assert vitscale.winners("tune_mine-leaves") == {"small": {"lr": best.lr, "wd": best.wd}}
+    with pytest.raises(ValueError, match=r"an arm of .*\(small\), but got \('smal'\); did you"):
+        vitscale.winners("tune_mine-leaves")["smal"]
     assert vitscale.winners("tune_mine-leaves", store=str(store.root)) == vitscale.winners(
         "tune_mine-leaves"
     )

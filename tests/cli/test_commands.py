@@ -469,12 +469,60 @@ def test_bad_options_of_a_plan_get_one_line(
     assert line in said.err and said.err.count("\n") == 1
 
 
+def test_a_plan_that_shares_no_trial_with_the_last_one_says_what_differs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study, store = load_script(TINY).study, Store.open(tmp_path)
+    put(store, study(epochs=8))
+    for arguments, line in (
+        (["--epochs", "6"], "no trial is one of the last plan of tiny-demo: epochs 6 instead of 8"),
+        (["--epochs", "8", "--num", "4"], ""),
+    ):
+        with pytest.raises(SystemExit):
+            cli.main(study, ["--plan", "--store", str(tmp_path), *arguments])
+        said = [one for one in capsys.readouterr().out.splitlines() if one.startswith("no trial")]
+        assert said == [line] * bool(line)
+
+
 def test_options_of_a_plan_need_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(load_script(TINY).study, ["--json", "--store", str(tmp_path)])
     assert ended.value.code == 2
     assert "--json must come with --plan, but got (json=True)\n" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("statsu", "status"),
+        ("status --jsno", "--json"),
+        ("run lr_wd_edff", "lr_wd_edf"),
+        ("completion bsh", "bash"),
+        ("status --zzzzzz", ""),
+    ],
+)
+def test_a_refused_word_names_what_it_resembles(typed: str, meant: str) -> None:
+    command = [sys.executable, "-m", "vitscale", *typed.split()]
+    said = subprocess.run(command, capture_output=True, text=True)
+    assert said.returncode == 2 and said.stderr.count("\n") == 1
+    assert said.stderr.endswith(f"; did you mean {meant!r}?\n") == bool(meant)
+
+
+def test_bash_completes_commands_options_and_studies(tmp_path: Path) -> None:
+    (tmp_path / "runs/studies/tiny-demo").mkdir(parents=True)
+    tool = f"{sys.executable} -m vitscale"
+    asked = {"sta": "status", "report --fo": "--format", "report ti": "tiny-demo"}
+    lines = [f'eval "$({tool} completion bash)"']
+    for typed in asked:
+        words = typed.split()
+        lines.append(f"COMP_WORDS=(vitscale {typed}); COMP_CWORD={len(words)}; _vitscale")
+        lines.append('echo "${COMPREPLY[*]}"')
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    said = subprocess.check_output(
+        ["bash", "-c", "\n".join(lines)], cwd=tmp_path, env=environment, text=True
+    )
+    assert said.splitlines() == list(asked.values())
 
 
 # Status

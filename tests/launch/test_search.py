@@ -179,6 +179,23 @@ def test_a_gaussian_process_proposes_too(searched: tuple[Search, Store], tmp_pat
     assert len(points) == 4 and all(low <= point["lr"] <= high for point in points)
 
 
+def test_random_points_follow_from_no_outcome(tmp_path: Path) -> None:
+    proposed = []
+    for slope in (1000, -1000):
+        search, store = make_search(epochs=1, sampler="random"), Store.open(tmp_path / str(slope))
+        while grow(search, store):
+            for trial in Rounds(search, store).study().trials:
+                if not store.is_done(trial.config.id):
+                    row = dict.fromkeys(trial.config.columns, 50.0 + slope * trial.config.lr)
+                    row |= {"epoch": 1, "train_s": 1.0, "unix_s": 1e9}
+                    fields = trial.config.non_default()
+                    workdir = store.claim(trial.config.id, fields, search.slug, 1)
+                    store.finish(workdir, Outcome(Status.FINISHED, (row,), {}))
+        proposed.append(store.asked(search.slug)["points"])
+    assert proposed[0] == proposed[1] and len(proposed[0]["C AdamW"]) == 4
+    assert search.info.describe().startswith("random points, 2 points at a time")
+
+
 def test_a_round_with_a_failed_trial_waits_for_the_next_try(tmp_path: Path) -> None:
     search, store = make_search(epochs=1), Store.open(tmp_path / "runs")
     grow(search, store)
@@ -225,7 +242,7 @@ def test_proposals_are_new_and_a_small_space_ends(tmp_path: Path) -> None:
         ({"num": 0}, "num >= 1"),
         ({"per_round": 0}, "per_round >= 1"),
         ({"num_seeds": 0}, "distinct seeds"),
-        ({"sampler": "grid"}, r"sampler in \(tpe, gp\)"),
+        ({"sampler": "grid"}, r"sampler in \(tpe, gp, random\)"),
         ({"asha": True}, "num_seeds == 1 with asha"),
     ],
 )

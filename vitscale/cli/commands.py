@@ -33,7 +33,7 @@ from vitscale.launch.command import program
 from vitscale.launch.costs import with_costs
 from vitscale.plan.data import TORCHVISION
 from vitscale.plan.paths import path_of
-from vitscale.plan.spelling import shown
+from vitscale.plan.spelling import did_you_mean, shown
 from vitscale.plan.study import Study
 from vitscale.record.store import Store
 
@@ -231,7 +231,7 @@ def run_script(options: argparse.Namespace) -> None:
         names = ", ".join(row[0] for row in listing())
         raise ValueError(
             f"a study must be a path that ends in .py, or among ({names}), but got "
-            f"({shown(options.study)})"
+            f"({shown(options.study)}){did_you_mean(options.study, [row[0] for row in listing()])}"
         )
     become(options.study, script, options.arguments)
 
@@ -242,6 +242,14 @@ def init(options: argparse.Namespace) -> None:
     print("\n".join(f"wrote {path}" for path in made))
     again = shlex.join([*program(), "run", "lr_wd_edf"])
     print(f"cd {shlex.quote(str(options.folder))} && {again}")
+
+
+def new(options: argparse.Namespace) -> None:
+    """Writes a study script of one's own."""
+    from vitscale.cli.new import write
+
+    path = write(options.name, options.kind)
+    print(f"wrote {path}\n{shlex.join(['python', str(path)])} --plan")
 
 
 def plan(options: argparse.Namespace) -> None:
@@ -273,7 +281,7 @@ def _check_known_study(study: str, arguments: Sequence[str]) -> None:
     if study not in store.slugs():
         raise ValueError(
             f"a study must be in the store, but got ({shown(study)}; the store has: "
-            f"{', '.join(store.slugs())}){hint}"
+            f"{', '.join(store.slugs())}){hint}{did_you_mean(study, store.slugs())}"
         )
 
 
@@ -290,6 +298,7 @@ def ui(options: argparse.Namespace) -> None:
     If MLFLOW_TRACKING_URI names a server, only prints the links.
     """
     check_installed("mlflow")
+    print("starting", flush=True)  # the imports take seconds
     from vitscale.record.mlflow.experiment import study_pages
     from vitscale.record.mlflow.place import (
         database_of,
@@ -434,6 +443,13 @@ def _continue_after_failure(slug: str, failed: list[str]) -> Iterator[None]:
         reason = str(error) if isinstance(error, ValueError) else repr(error)
         warnings.warn(f"{slug} is not shown: {one_line(reason)}", stacklevel=3)
         failed.append(slug)
+
+
+def completion(options: argparse.Namespace) -> None:
+    """Prints what completes the commands and options of vitscale in a shell."""
+    from vitscale.cli.completion import script
+
+    print(script(options.shell, options.parser))
 
 
 def complexity(options: argparse.Namespace) -> None:

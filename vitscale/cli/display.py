@@ -1,7 +1,8 @@
-"""The progress view of a running study: a live table on a terminal, else a line every 15 s."""
+"""Shows a running study: live on a terminal and in a notebook, else a line every 15 s."""
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -98,6 +99,7 @@ class Display:
     def __init__(self, progress: Progress, console: Console) -> None:
         self.progress, self.console = progress, console
         self.stop = threading.Event()
+        self.in_notebook = in_notebook()
         self.thread = threading.Thread(target=self._run, name="display", daemon=True)
 
     def __enter__(self) -> Display:
@@ -109,6 +111,9 @@ class Display:
         self.thread.join()
 
     def _run(self) -> None:
+        if self.in_notebook:
+            self._run_in_notebook()
+            return
         if not is_live(self.console):
             while not self.stop.wait(LINE_EVERY_S):
                 self.console.print(
@@ -125,3 +130,21 @@ class Display:
         with live:
             while not self.stop.wait(0.25):
                 live.update(table(self.progress, self.console.width))
+
+    def _run_in_notebook(self) -> None:
+        """Draws over one output of the cell, which stays as it was last. It needs no widgets, for
+        which a notebook may lack the package.
+        """
+        from IPython.display import display
+
+        shown = display(table(self.progress), display_id=True)
+        while not self.stop.wait(1.0):
+            shown.update(table(self.progress))
+        shown.update(table(self.progress))
+
+
+def in_notebook() -> bool:
+    """Whether the output of this process is that of a cell of a notebook."""
+    from rich.console import Console
+
+    return "IPython" in sys.modules and Console().is_jupyter

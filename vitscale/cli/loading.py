@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import html
 import os
+import urllib.parse
 import warnings
 from collections.abc import Mapping
 from functools import cached_property
@@ -15,15 +18,18 @@ from vitscale.record.store import Store
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
     from vitscale.analysis.results import Results
 
 
 class StudyResults:
-    """The results of a study as pandas tables; they are copies, so you may change them."""
+    """The results of a study: pandas tables, which are copies, so you may change them, and
+    matplotlib figures. In a notebook it shows the headline and the first figure.
+    """
 
-    def __init__(self, results: Results) -> None:
-        self._results = results
+    def __init__(self, results: Results, store: Store) -> None:
+        self._results, self._store = results, store
 
     @property
     def study(self) -> Study:
@@ -72,6 +78,66 @@ class StudyResults:
             warnings.simplefilter("ignore", RuntimeWarning)
             return self._results.once(known[name]).copy()
 
+    @cached_property
+    def figures(self) -> Mapping[str, Figure]:
+        """The figures of the report by name, which a notebook shows; `savefig` writes one."""
+        return {name: self.figure(name) for name in self.study.figures}
+
+    def figure(self, name: str) -> Figure:
+        """Any figure of this kind of study, drawn anew, even if it is not in the report.
+
+        Raises ValueError for other names.
+        """
+        from vitscale.analysis.kinds import kind_of
+        from vitscale.analysis.report.save import as_png
+
+        known = kind_of(self.study).figures
+        if name not in known:
+            raise ValueError(
+                f"figures of a study of kind {self.study.kind} must be among "
+                f"({', '.join(known)}), but got ({shown(name)})"
+            )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            figure = known[name](self._results)
+        # matplotlib shows a figure in a notebook only if pyplot has made it, and keeps all of those
+        setattr(figure, "_repr_png_", lambda: as_png(figure))  # noqa: B010
+        return figure
+
+    @property
+    def headline(self) -> list[str]:
+        """The answer of the study in sentences, with n and intervals, as the report begins."""
+        from vitscale.analysis.report.report import headline
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            return headline(self._results)
+
+    def _repr_html_(self) -> str:
+        from vitscale.analysis.report.report import PAGE
+        from vitscale.analysis.report.save import as_png
+
+        of, escape = self._results, html.escape
+        parts = [f"<p><b>{escape(self.study.question)}</b> {self._counts()}</p><ul>"]
+        parts += [f"<li>{escape(line)}</li>" for line in self.headline]
+        parts.append("</ul>")
+        if self.study.figures and len(of.rows):
+            png = base64.b64encode(as_png(self.figure(self.study.figures[0]))).decode()
+            image = f'<img src="data:image/png;base64,{png}" style="max-width: 100%; width: 50em"'
+            parts.append(f'{image} alt="{escape(self.study.figures[0])}">')
+        report = self._store.report(self.study.slug)
+        if report.exists(PAGE):
+            link = _link(report.address(PAGE))
+            parts.append(
+                f'<p><a href="{escape(link)}">Report</a>, with all figures and tables. '
+                "<code>vitscale ui</code> shows all trials in MLflow.</p>"
+            )
+        return "\n".join(parts)
+
+    def _counts(self) -> str:
+        counts = self._results.trials["status"].value_counts()
+        return ", ".join(f"{num} {status}" for status, num in counts.items())
+
     def __repr__(self) -> str:
         return (
             f"{self.study.slug}: {len(self._results.trials)} trials, {len(self._results.rows)} "
@@ -88,10 +154,17 @@ def load(study: str, store: str | os.PathLike[str] = "") -> StudyResults:
     ValueError, for an unreadable plan.
     """
     place = existing(os.fspath(store))
-    return StudyResults(_results(read_plan(place, study), place))
+    return StudyResults(results_of(read_plan(place, study), place), place)
 
 
-def _results(study: Study, store: Store) -> Results:
+def _link(address: str) -> str:
+    """An address as a link from the current folder, which is that of a notebook."""
+    is_file = os.path.isabs(address)
+    return urllib.parse.quote(os.path.relpath(address)) if is_file else address
+
+
+def results_of(study: Study, store: Store) -> Results:
+    """The outcomes of a study so far, and what is computed from them."""
     from vitscale.analysis.kinds import check
     from vitscale.analysis.report_look import look_of, place
     from vitscale.analysis.results import Results

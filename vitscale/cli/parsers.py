@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vitscale.cli import commands, doctor, evaluation, housekeeping
+from vitscale.cli.new import KINDS
 from vitscale.cli.script import Parser, add_published, collect_rarely, refusals
 from vitscale.cli.terminal import one_line
 from vitscale.record.provenance import installed
@@ -65,6 +66,16 @@ def _parser() -> Parser:
         help="how the printed costs of Xiao et al. 2021, Table 2 correlate with minutes per epoch",
     )
     complexity.set_defaults(run=commands.complexity)
+    completion = parsers.add_parser(
+        "completion",
+        help="print a script that completes commands and options in a shell",
+        description=(
+            'In bash and zsh: eval "$(vitscale completion bash)", or zsh. In fish: '
+            "vitscale completion fish | source."
+        ),
+    )
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+    completion.set_defaults(run=commands.completion, parser=parser)
     return parser
 
 
@@ -90,6 +101,22 @@ def add_scripts(parsers: Any) -> None:
         "folder", metavar="FOLDER", type=Path, help="target folder; nothing in it is overwritten"
     )
     init.set_defaults(run=commands.init)
+    new = parsers.add_parser(
+        "new", help="write a short study of your own, on scikit-learn's digits, to start from"
+    )
+    new.add_argument(
+        "name", metavar="NAME", help="such as my_study: my_study.py, in studies/ if any"
+    )
+    new.add_argument(
+        "--kind",
+        choices=tuple(KINDS),
+        default="repeats",
+        help=(
+            "repeats: arms over seeds (default); distribution: arms over draws of lr and wd; "
+            "search: Optuna proposes points"
+        ),
+    )
+    new.set_defaults(run=commands.new)
 
 
 def add_studies(parsers: Any) -> None:

@@ -13,6 +13,7 @@ from vitscale.catalog import epoch_times
 from vitscale.catalog.costs import published_models
 from vitscale.catalog.datasets import DATASETS, dataset_facts
 from vitscale.cli.terminal import columns, hours, print_json, si
+from vitscale.launch.earlier_plan import new_throughout, plan_before
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import (
     SMALL_BYTES,
@@ -98,6 +99,8 @@ def show(
     summary = summarize(study, store, options)
     if ledger and (ledger.looks or ledger.final):
         summary["looks"] = _looks(study, ledger)
+    if not summary["done"] and study.slug in store.slugs() and not study.search:
+        summary["differs"] = new_throughout(plan_before(store, study.slug), study)
     try:
         folder = store.study(study.slug)
         folder.write(PREVIEW, encoded(to_json(study)))
@@ -529,6 +532,7 @@ def _as_text(summary: dict[str, Any]) -> str:
         for sentence in summary["can_show"]
     ]
     lines += summary.get("looks", [])
+    lines += [summary["differs"]] if summary.get("differs") else []
     lines += [f"warning: {warning}" for warning in summary["doubts"]]
     return "\n".join([*lines, f"plan: {summary['plan']}"])
 

@@ -42,9 +42,9 @@ from vitscale.plan.data import check_readable
 from vitscale.plan.fields import limits
 from vitscale.plan.paths import data_root
 from vitscale.plan.profile import ProfileConfig
-from vitscale.plan.questions import SCALING_LAW
+from vitscale.plan.questions import COMPARED, SCALING_LAW
 from vitscale.plan.search import Search
-from vitscale.plan.spelling import shown, shown_text
+from vitscale.plan.spelling import did_you_mean, shown, shown_text
 from vitscale.plan.study import MAX_TRIALS, Study
 from vitscale.record.look_ledger import (
     OPEN,
@@ -89,14 +89,14 @@ def main(make_study: StudyFunction, arguments: Sequence[str] | None = None) -> N
         collect_rarely()
         name_command(make_study, arguments)
         with refusals(parser.prog):
-            _add_options(parser, make_study)
+            add_options(parser, make_study)
             options = parser.parse_args(arguments)
-            with _store_of_winners(options.store):
-                sys.exit(_run(make_study, options))
+            with store_of_winners(options.store):
+                sys.exit(perform(make_study, options)[0])
 
 
 @contextlib.contextmanager
-def _store_of_winners(store: str) -> Iterator[None]:
+def store_of_winners(store: str) -> Iterator[None]:
     """Lets `winners`, which the function of a study may call, look in the store of --store."""
     before = os.environ.get("VITSCALE_STORE")
     if store:
@@ -182,7 +182,18 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Prints one line, as for every other bad input, instead of the usage."""
-        self.exit(EXIT_REFUSED, f"{self.prog}: error: {one_line(message)}\n")
+        self.exit(EXIT_REFUSED, f"{self.prog}: error: {one_line(message + self._meant(message))}\n")
+
+    def _meant(self, message: str) -> str:
+        """The option or the command that a refused one resembles, as a question."""
+        option = re.match(r"unrecognized arguments: (--[^\s=]+)", message)
+        command = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        if option:
+            commands = (a for a in self._actions if isinstance(a, argparse._SubParsersAction))
+            parsers = [self, *(of for action in commands for of in action.choices.values())]
+            known = dict.fromkeys(name for of in parsers for name in of._option_string_actions)
+            return did_you_mean(option[1], known)
+        return did_you_mean(command[1], re.findall(r"[^\s',]+", command[2])) if command else ""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As in argparse, but refuses `--num=--`, whose value argparse turns into a list."""
@@ -193,7 +204,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(given, namespace)
 
 
-def _add_options(parser: Parser, make_study: StudyFunction) -> None:
+def add_options(parser: Parser, make_study: StudyFunction) -> None:
     """Adds the parameters of a study's function as options, and the options of all studies."""
     parser.description = sys.modules[make_study.__module__].__doc__
     types = get_type_hints(make_study)
@@ -446,7 +457,14 @@ def _check_search_options(make_study: StudyFunction, options: argparse.Namespace
         )
 
 
-def _run(make_study: StudyFunction, options: argparse.Namespace) -> int:
+def perform(
+    make_study: StudyFunction, options: argparse.Namespace, goes_on: bool = False
+) -> tuple[int, Study | Search, Store]:
+    """Does what the options ask for: (exit status, the study, its store).
+
+    `goes_on`: this process does so afterwards, and is not ended. Raises ValueError or OSError for
+    mistakes that can be detected before anything is trained.
+    """
     chosen = {name: getattr(options, name) for name in inspect.signature(make_study).parameters}
     _check_search_options(make_study, options)
     made = make_study(**chosen)
@@ -455,7 +473,7 @@ def _run(make_study: StudyFunction, options: argparse.Namespace) -> int:
             f"the function of a study must return a Study or a Search, but got ({shown(made)})"
         )
     if isinstance(made, Search):
-        return _run_search(made, options)
+        return _perform_search(made, options, goes_on), made, Store.at(options.store)
     check_known_names(made)
     check_parts(made, options.trust_parts, Store.at(options.store))
     study = with_costs(made)
@@ -468,15 +486,25 @@ def _run(make_study: StudyFunction, options: argparse.Namespace) -> int:
     if options.plan:
         _check_data_root(study, options)
         plans.show(study, store, options, ledger)
-        return EXIT_DONE
+        return EXIT_DONE, study, store
     plans.check_options(options)
     if options.report:
         _check_something_done(study, store)
         if final:
             declare(store, study.slug, final)
-        return report_only(study, store)
+        return report_only(study, store), study, store
     check_installed("torch", "ray", "mlflow")
-    return run(study, store, resources, Display, options.retrain_other_code, final)
+    if "num" in chosen and not ledger.final and not ledger.looks and _tests_something(study):
+        print(
+            f"a study that will grow must say so before its first report, by --final-num N or "
+            f"{OPEN}: else this plan's report spends all that it may claim"
+        )
+    retrain = options.retrain_other_code
+    return run(study, store, resources, Display, retrain, final, goes_on), study, store
+
+
+def _tests_something(study: Study) -> bool:
+    return bool(study.pairs) or any(name in COMPARED for name in study.tables)
 
 
 def _final_size(
@@ -516,8 +544,8 @@ def _ledger(study: Study, store: Store, final: FinalSize | None) -> Ledger:
     return ledger
 
 
-def _run_search(search: Search, options: argparse.Namespace) -> int:
-    """As `_run` for a search, whose plan has random stand-ins for the points to be proposed."""
+def _perform_search(search: Search, options: argparse.Namespace, goes_on: bool) -> int:
+    """As `perform` for a search, whose plan has random stand-ins for the points to be proposed."""
     if options.final_num is not None:
         raise ValueError(
             "--final-num must come with a study that tests something, but got a search "
@@ -549,7 +577,7 @@ def _run_search(search: Search, options: argparse.Namespace) -> int:
 
         return report_only(with_costs(Rounds(search, store).study()), store)
     check_installed("torch", "ray", "mlflow")
-    return run(search, store, resources, Display, options.retrain_other_code)
+    return run(search, store, resources, Display, options.retrain_other_code, goes_on=goes_on)
 
 
 def _asked_in_full(search: Search, store: Store) -> Study | None:

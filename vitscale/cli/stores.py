@@ -6,6 +6,7 @@ import argparse
 
 from vitscale.cli.terminal import one_line
 from vitscale.plan.parents import entries
+from vitscale.plan.spelling import did_you_mean
 from vitscale.plan.study import Study, from_json
 from vitscale.record import sources
 from vitscale.record.store import Store
@@ -59,7 +60,7 @@ def read_plan(store: Store, slug: str) -> Study:
     if slug not in store.slugs():
         raise ValueError(
             f"a study must be in the store, but got ({slug!r}; the store has: "
-            f"{', '.join(store.slugs())})"
+            f"{', '.join(store.slugs())}){did_you_mean(slug, store.slugs())}"
         )
     where, plan = store.study(slug).address(PLAN), store.plan(slug)
     try:

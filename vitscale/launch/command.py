@@ -34,6 +34,12 @@ def name_command(make_study: Callable[..., Any], arguments: Sequence[str] | None
     os.environ.pop(RUN, None)
 
 
+def name_call(call: str) -> None:
+    """Names a call of Python, unless it is in a script, whose command is that of this process."""
+    in_script = hasattr(sys.modules["__main__"], "__file__")
+    _named.set(_of_process() if in_script else _outside_scripts(call))
+
+
 def program() -> list[str]:
     """What was typed before the arguments."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
@@ -52,8 +58,11 @@ def _of_call(make_study: Callable[..., Any], arguments: Sequence[str]) -> Comman
     module = sys.modules.get(make_study.__module__)
     script = Path(getattr(module, "__file__", None) or "")  # a notebook has none
     if not script.is_file():
-        call = f"main({make_study.__name__}, {list(arguments)})"
-        return Command(f"{call}  # in Python: the study is in no script", "")
+        return _outside_scripts(f"main({make_study.__name__}, {list(arguments)})")
     if script.is_relative_to(Path.cwd()):
         script = script.relative_to(Path.cwd())
     return Command(shlex.join(["python", str(script), *arguments]), script.name)
+
+
+def _outside_scripts(call: str) -> Command:
+    return Command(f"{call}  # in Python: the study is in no script", "")

@@ -25,6 +25,7 @@ from vitscale.launch.costs import with_costs
 from vitscale.launch.earlier_plan import (
     changed_parts,
     is_encoded_as,
+    new_throughout,
     once_planned,
     plan_before,
     renamed,
@@ -74,13 +75,15 @@ def run(
     display: Display | None = None,
     retrain: bool = False,
     final: FinalSize | None = None,
+    goes_on: bool = False,
 ) -> int:
     """Trains the missing trials of a study, or continues a search; returns the exit status.
 
     `display` shows the progress while trials run. `retrain`: also trains those again that another
     commit trained, and keeps what that gave beside them; a search refuses it, since its later
     points follow from the outcomes of earlier ones. `final`: the size that the study will grow to,
-    over which its looks spend the error.
+    over which its looks spend the error. `goes_on`: the process does so after this start, and is
+    not ended by it.
 
     Raises ValueError or OSError, before anything is trained, for mistakes that can be detected
     beforehand.
@@ -92,7 +95,7 @@ def run(
         )
     stop = threading.Event()
     output = Output(sys.stdout, stop)
-    handle_signals(stop)
+    handle_signals(stop, goes_on)
     from vitscale.analysis.kinds import check
     from vitscale.record.mlflow.place import experiment_prefix, tracking_uri
 
@@ -122,19 +125,18 @@ def run(
                 declare(store, study.slug, final)
             if isinstance(study, Study):
                 driver = Driver(study, store, resources, attempt, stop, data, None, display, output)
-                return driver.run(retrain)
-            rounds = _begin(study, store)
-            return Driver(
-                with_costs(rounds.study()),
-                store,
-                resources,
-                attempt,
-                stop,
-                data,
-                rounds,
-                display,
-                output,
-            ).run()
+            else:
+                rounds = _begin(study, store)
+                begun = with_costs(rounds.study())
+                driver = Driver(
+                    begun, store, resources, attempt, stop, data, rounds, display, output
+                )
+            status = driver.run(retrain)
+            if driver.is_head_lost and not goes_on:  # in an orderly exit, Ray would wait for it
+                with contextlib.suppress(OSError):
+                    sys.stderr.flush()
+                os._exit(status)
+            return status
     except Overtaken as taken:  # report and MLflow are written by the other start
         print(f"interrupted: {taken}", file=cast(TextIO, output))
         output.finish()
@@ -224,6 +226,7 @@ class Driver:
             soft_wrap=True,
             markup=False,
             emoji=False,
+            force_jupyter=False,  # lines are text, in a notebook too
         )  # this stdout, not a redirected one
         self.stop = stop  # set by the first signal
         self.data = data
@@ -233,6 +236,7 @@ class Driver:
         self.mirror = Mirror(
             study, self.uri, store, arm_colors, self._warn_not_shown, self._still_drives
         )
+        self.is_head_lost = False  # Ray's: this process must not call Ray any more
         self.trains = False  # whether this start has something to train
         self.trials_shown = False  # whether MLflow has all rows of all trials
         self.folder = store.study(study.slug)
@@ -269,7 +273,8 @@ class Driver:
                 f"{num} trial{'s' * (num > 1)} of an earlier plan left out of the report and its "
                 "pages; the store keeps them"
             )
-        for line in filter(None, (note_of_code, *self.changed)):
+        differs = () if known else (self.difference,)
+        for line in filter(None, (*differs, note_of_code, *self.changed)):
             self.console.print(line)
         warnings = plan_warnings(self.study)
         if todo:
@@ -277,7 +282,7 @@ class Driver:
             warnings.append(clock_apart("of this machine", ahead_s, self.store.in_bucket))
         for warning in filter(None, warnings):
             self.console.print(f"warning: {warning}")
-        stopped_by, head_lost = "", False
+        stopped_by = ""
         self.trains = bool(todo)
         with self.mirror:
             try:
@@ -293,7 +298,7 @@ class Driver:
                 stopped_by = f"{type(error).__name__}: {error}".splitlines()[0]
                 from vitscale.launch.cluster import HeadLost
 
-                head_lost = isinstance(error, HeadLost)
+                self.is_head_lost = isinstance(error, HeadLost)
             try:
                 self.store.check_drives(self.study.slug)
                 read = read_trials(self.study, self.store, known)
@@ -310,10 +315,6 @@ class Driver:
                 )
                 status = EXIT_INTERRUPTED if self.stop.is_set() else EXIT_INCOMPLETE
         self.output.finish()
-        if head_lost:  # in an orderly exit, Ray would wait for its head
-            with contextlib.suppress(OSError):
-                sys.stderr.flush()
-            os._exit(status)
         return status
 
     def _still_drives(self) -> bool:
@@ -406,6 +407,7 @@ class Driver:
             before = plan_before(self.store, self.study.slug)
             self.renamed = renamed(before, self.study)
             self.changed = changed_parts(before, self.study)
+            self.difference = new_throughout(before, self.study)
             self.left_out = [i for i in once_planned(before) if i not in planned]
             plan.update(
                 command=command().text,

@@ -7,8 +7,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from vitscale.plan.fields import DEFAULTS
 from vitscale.plan.parents import entries
 from vitscale.plan.parts import PARTS, is_part, name_of, parts_of
+from vitscale.plan.spelling import shown
 from vitscale.plan.study import Study
 from vitscale.record.store import Store
 from vitscale.record.trial_files import TRIAL_ID
@@ -65,3 +67,41 @@ def renamed(plan: Mapping[str, Any], study: Study) -> set[str]:
         return set()
     now = {trial.config.id: (trial.arm.name, trial.point) for trial in study.trials}
     return {i for i, place in before.items() if now.get(i, place) != place}
+
+
+def new_throughout(plan: Mapping[str, Any], study: Study) -> str:
+    """A line on what makes each trial of a study differ from all of its last plan; empty if they
+    share some, or it cannot be read.
+    """
+    try:
+        before = {entry["id"]: dict(entry["config"]) for entry in plan.get("trials", ())}
+    except (KeyError, TypeError, ValueError):
+        return ""
+    now = {trial.config.id: trial.config.non_default() for trial in study.trials}
+    if not before or before.keys() & now.keys():
+        return ""
+    said = []
+    for name in dict.fromkeys(
+        name for config in [*now.values(), *before.values()] for name in config
+    ):
+        new, old = (
+            list(dict.fromkeys(shown(_unversioned(c, name)) for c in of.values()))
+            for of in (now, before)
+        )
+        if set(new) != set(old):
+            few = max(len(new), len(old)) <= 3
+            said.append(
+                f"{name} {', '.join(new)} instead of {', '.join(old)}" if few else f"other {name}"
+            )
+    if not said and changed_parts(plan, study):
+        return ""  # which has a line of its own
+    if not said:
+        said = ["its values in other combinations"]
+    more = f", and {len(said) - 3} more" * (len(said) > 3)
+    return f"no trial is one of the last plan of {study.slug}: {'; '.join(said[:3])}{more}"
+
+
+def _unversioned(config: Mapping[str, Any], name: str) -> Any:
+    """The value of a field, without the digest of a part."""
+    value = config.get(name, DEFAULTS.get(name))
+    return name_of(value) if is_part(value) else value

@@ -159,6 +159,8 @@ class Rounds:
                 return optuna.samplers.TPESampler(
                     seed=seed, n_startup_trials=startup, multivariate=True
                 )
+            case "random":
+                return optuna.samplers.RandomSampler(seed=seed)
             case never:
                 assert_never(never)
 

@@ -18,7 +18,7 @@ STORM_S = 2.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # that ask a start to stop
 
 
-def handle_signals(stop: threading.Event) -> None:
+def handle_signals(stop: threading.Event, goes_on: bool = False) -> None:
     """Lets the first SIGINT, SIGTERM or SIGHUP request a graceful stop by setting `stop`.
 
     Schedulers preempt with SIGTERM, and a terminal that closes sends SIGHUP. Signals that follow
@@ -26,6 +26,9 @@ def handle_signals(stop: threading.Event) -> None:
     ends the process at once, a later SIGHUP does not, since terminals may send two. Under
     `nohup`, SIGHUP stays ignored. The first signal raises no exception, because Ray may swallow one
     that is raised in the middle of its code.
+
+    `goes_on`: a later SIGINT raises KeyboardInterrupt, since the process has more to do than this
+    start, as the kernel of a notebook has.
     """
     first_s: list[float] = []
     terminal = 2
@@ -38,6 +41,8 @@ def handle_signals(stop: threading.Event) -> None:
         if name == signal.SIGHUP:
             _detach_from_terminal()
         elif first_s[-1] - first_s[0] > STORM_S:
+            if goes_on and name == signal.SIGINT:
+                raise KeyboardInterrupt("interrupted at once: the same call resumes")
             # not by print, which this signal may have interrupted
             with contextlib.suppress(OSError):
                 os.write(terminal, b"\ninterrupted at once: the same command resumes\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
 from vitscale.launch.preflight import has_token
@@ -24,6 +25,8 @@ SETTINGS = {
     "RAY_worker_niceness": "0",
 }
 
+# its import in a notebook would ask for widgets, which no output of a study uses
+logging.getLogger("ray.widgets.util").setLevel(logging.WARNING)
 for name, value in SETTINGS.items():
     os.environ.setdefault(name, value)
 # Ray cannot be imported without a home, which a user id without a name may lack

@@ -10,6 +10,7 @@ from __future__ import annotations
 import vitscale.launch.ray_settings  # isort: skip  # noqa: F401
 
 import contextlib
+import logging
 import queue
 import tempfile
 import threading
@@ -32,6 +33,8 @@ from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import DONE, Status
 from vitscale.record.store import Store
 
+# It would warn, after each run, that Tune has no metrics of the trials: they are in the store.
+logging.getLogger("ray.tune.analysis.experiment_analysis").setLevel(logging.ERROR)
 # retries of a trial after machine failures; what it trains meanwhile resets the count
 MAX_RETRIES = 3
 FIRST_PAUSE_S = 1.0  # before the first retry; four times as long before each further one

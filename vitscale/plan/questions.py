@@ -418,7 +418,7 @@ QUESTIONS = (
         kinds=("search",),
         module="search.tables",
         tables=tables("search_best", "search_importance"),
-        figures=("search_history", "search_slices", "search_contour"),
+        figures=("search_history", "search_slices", "search_contour", "importance_bars"),
         drawn="search.figures",
     ),
 )

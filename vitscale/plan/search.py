@@ -59,12 +59,17 @@ class Search:
     seeds: tuple[int, ...] = (0,)
     # points per arm that are proposed at once; in the first round at random
     per_round: int = 4
-    sampler: Sampler = "tpe"  # tpe: tree-structured Parzen estimator; gp: Gaussian process
+    sampler: Sampler = "tpe"  # tpe: tree-structured Parzen estimator; gp: Gaussian process; random
     sampler_seed: int = 0  # of the proposals; another seed is another search
     asha: bool = False  # stop the worse trainings at a ninth and a third of their epochs
     metric: str = "minival_ema_error_pct"  # a bounded column of minival, as "minival_error_pct"
     panels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # as of a Study
-    figures: tuple[str, ...] = ("search_history", "search_slices", "search_contour")
+    figures: tuple[str, ...] = (
+        "search_history",
+        "search_slices",
+        "search_contour",
+        "importance_bars",
+    )
     tables: tuple[str, ...] = ("search_best", "search_importance")
     notes: str = ""
     # file of the project, such as "search_spaces/tuned/demo.json", from which other studies read

@@ -69,6 +69,12 @@ def field_meant(name: str, known: Collection[str]) -> str | None:
     return close[0] if close else None
 
 
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """A question about the nearest of these names, behind "; "; empty if none is near."""
+    close = difflib.get_close_matches(name[:MAX_CHARACTERS], known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
 def shown(value: object, limit: int = 100) -> str:
     """The repr of a value for a message, truncated to about `limit` characters."""
     try:

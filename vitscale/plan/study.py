@@ -34,8 +34,8 @@ MOST_IN_A_NAME, MOST_IN_A_TEXT = 100, 100_000  # characters
 PARENTS = "parents"  # the name under which they are shown while they are trained
 NUMBERED = ("repeats", "shapes", "scaling")  # kinds of which an arm needs no reference
 
-Sampler = Literal["tpe", "gp"]
-SAMPLERS: dict[Sampler, str] = {"tpe": "TPE", "gp": "Gaussian process"}
+Sampler = Literal["tpe", "gp", "random"]
+SAMPLERS: dict[Sampler, str] = {"tpe": "TPE", "gp": "Gaussian process", "random": "random points"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,6 +48,12 @@ def as_files(figure: Figure, endings: Collection[str] = tuple(UNDATED)) -> dict[
     return files
 
 
+@matplotlib.rc_context(STYLE)
+def as_png(figure: Figure) -> bytes:
+    """A figure as it is in the PNG of `as_files`, which leaves it as it is."""
+    return _as_file(figure, "png")
+
+
 def inline(svg: str, name: str) -> str:
     """An SVG as a part of a page, with ids that no other figure of the page has."""
     drawing = _UNSEEN.sub("", svg[svg.index("<svg") :])

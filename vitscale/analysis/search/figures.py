@@ -6,6 +6,7 @@ One panel per arm.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import textwrap
 from collections.abc import Sequence
 from typing import Any
@@ -27,11 +28,13 @@ from vitscale.analysis.report.layout import (
     GREY,
     STYLE,
     axis_label,
+    columns_of,
     finish,
     legend_below,
     num_columns,
     panel_grid,
     placeholder,
+    rows_of_axes,
 )
 from vitscale.analysis.report.tooltips import describe
 from vitscale.analysis.results import Results
@@ -123,6 +126,40 @@ def search_slices(results: Results) -> Figure:
     return finish(
         figure, f"{_sentence(results.study)} Star: the winner, best of many.\n{scale.note}"
     )
+
+
+@matplotlib.rc_context(STYLE)
+def importance_bars(results: Results) -> Figure:
+    """How much of the differences between points each axis explains, by PED-ANOVA; a panel per arm.
+
+    The line across a bar is what the share exceeds in 1 of 20 searches of pure noise: a bar that
+    ends before it is hollow, and shows nothing. Diamonds are fANOVA.
+    """
+    table, arms = results.once(search.search_importance), list(results.study.arms)
+    most = max(table.groupby("arm").size(), default=1)
+    columns = columns_of(len(arms))
+    figure, grid = rows_of_axes(-(-len(arms) // columns), columns, 0.9 + 0.32 * most)
+    for ax, arm in itertools.zip_longest(grid.flat, arms):
+        if arm is None:
+            ax.remove()
+            continue
+        ax.set_title(arm)
+        if why := search.why_no_importance(results, arm):
+            ax.set_axis_off()
+            placeholder(ax, "\n".join(textwrap.wrap(f"none: {why}", 34)))
+            continue
+        of_arm = table[table["arm"] == arm].sort_values("PED-ANOVA")
+        shown = (of_arm["PED-ANOVA"] > of_arm["PED-ANOVA of noise"]).tolist()
+        bars = ax.barh(of_arm["axis"], of_arm["PED-ANOVA"], height=0.6, edgecolor=DOT)
+        for bar, row, is_shown in zip(bars, of_arm.to_dict("records"), shown, strict=True):
+            bar.set_facecolor(DOT if is_shown else "white")
+            middle = bar.get_y() + bar.get_height() / 2
+            ax.vlines(row["PED-ANOVA of noise"], middle - 0.42, middle + 0.42, color="black")
+            ax.plot(row["fANOVA"], middle, "D", color=BAD, markersize=5, clip_on=False)
+        ax.set_xlim(0, 1)
+        ax.set_xlabel(f"share (n={of_arm['n'].iloc[0]} points)")
+    note = "Bars: PED-ANOVA; filled beyond the line, which 1 in 20 searches of noise exceed."
+    return finish(figure, f"{note} Diamonds: fANOVA. {_sentence(results.study)}")
 
 
 @matplotlib.rc_context(STYLE)

@@ -538,6 +538,19 @@ def _best_rows(results: Results, arm: str, complete: pd.DataFrame) -> list[dict[
     return rows
 
 
+def why_no_importance(results: Results, arm: str) -> str:
+    """Why an arm has no importances, in a sentence without its end; empty if it has some."""
+    proposals = results.once(points)
+    of_arm = proposals[proposals["arm"] == arm]
+    known, stopped = ranked(proposals, arm), int((of_arm["state"] == "stopped").sum())
+    if len(known) < MIN_POINTS:
+        early = f", {stopped} were stopped early: a search without ASHA has their values"
+        return f"{len(known)} of {len(of_arm)} points are complete, {MIN_POINTS} are needed" + (
+            early * bool(stopped)
+        )
+    return "all points have the same value" if known["value"].nunique() == 1 else ""
+
+
 def search_importance(results: Results) -> pd.DataFrame:
     """How much of the differences between points each axis explains, by two of Optuna's evaluators.
 

@@ -17,6 +17,7 @@ from vitscale.analysis.search.tables import (
     points,
     procedure,
     spaces,
+    why_no_importance,
     winners,
 )
 from vitscale.plan.metrics import Metric
@@ -159,13 +160,21 @@ def caveats(results: Results) -> list[str]:
             "ranks need not be final ones (Touvron 2022, Figure 6.10): a good point may be among "
             "them."
         )
+    if "search_importance" in results.study.tables:
+        whys = {arm: why_no_importance(results, arm) for arm in results.study.arms}
+        sentences += [
+            f"No importance of the axes of {arm}: {why}." for arm, why in whys.items() if why
+        ]
     return sentences
 
 
 def progress(results: Results) -> str:
     """How far a search is, a sentence."""
     proposals, status = results.once(points), results.trials["status"]
-    num_by_state = ", ".join(f"{(proposals['state'] == name).sum()} {name}" for name in STATES)
+    words = {"running": "without an outcome"}  # nothing may run any more
+    num_by_state = ", ".join(
+        f"{(proposals['state'] == name).sum()} {words.get(name, name)}" for name in STATES
+    )
     num_by_status = ", ".join(f"{(status == name).sum()} {name}" for name in ("diverged", "failed"))
     trainings = f"of their {len(status)} trainings {num_by_status}"
     return f"Of {len(proposals)} points asked: {num_by_state}; {trainings}."
