@@ -34,9 +34,11 @@ from vitscale.analysis.report.report import (
     write_report,
 )
 from vitscale.analysis.report.save import as_files
+from vitscale.analysis.report.text import as_text, to_latex
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats.bands import share_bounds
 from vitscale.plan.config import TrainConfig
+from vitscale.plan.metrics import ERROR
 from vitscale.record.workdir import Workdir
 
 
@@ -423,6 +425,40 @@ def test_report_is_well_formed_and_loads_nothing(report):
     assert not re.search(r"@import|url\((?!#)|<script|http-equiv=.refresh", report.read_text())
     assert len(page.ids) == len(set(page.ids))
     assert {source[1:] for source in page.loads if source.startswith("#")} <= set(page.ids)
+
+
+def test_every_sentence_of_the_answer_links_to_the_table_of_its_numbers(report):
+    answer = re.split(r'<h2 id="answer">|<h2>', report.read_text())[1]
+    links = [re.findall(r'href="#(\S+)"', item) for item in answer.split("<li>")[1:]]
+    shares = [["table-edf_summary"]] * (len(links) - 4)
+    assert links == [["numbers"], *shares, *[["table-arm_comparison"]] * 3]
+
+
+def test_the_page_leads_to_trials_and_to_a_server_of_mlflow_alone(tmp_path):
+    facts = {"trials": "../trials/", "MLflow": "http://a.b/", "store": "http://c.d/"}
+    page = Page(write_report(made_results(), Workdir(tmp_path), facts, ("html",)))
+    assert [to for to in page.loads if not to.startswith(("#", "data:"))] == [
+        "../trials/",
+        "http://a.b/",
+    ]
+
+
+def test_ties_are_rounded_up_in_tables_sentences_and_labels():
+    """4.25 is 17 of 400 images. Python gives 4.2, and 4.3 for 4.35."""
+    for value, text in ((4.25, "4.3"), (4.35, "4.4"), (4.2499, "4.2"), (-4.25, "-4.3"), (0, "0.0")):
+        table = pd.DataFrame({"value_pct": [float(value)]})
+        assert as_text(table).iloc[0, 0] == ERROR.number(value) == text
+
+
+def test_latex_has_the_first_sentence_as_its_caption_and_a_box_only_where_it_is_wide():
+    caption = "One row.\nMore on its `columns`."
+    narrow = pd.DataFrame({"arm": ["a"], "mean": [1.0]})
+    wide = pd.DataFrame({f"a column with a long name {i}": ["a"] for i in range(5)})
+    for table, is_boxed in ((narrow, False), (wide, True)):
+        text = to_latex(table, "name", caption)
+        assert r"\caption{One row.}" in text and "% More on its `columns`." in text
+        assert ("resizebox" in text) == ("graphicx" in text) == is_boxed
+        assert text.count("{") == text.count("}")
 
 
 def test_report_says_question_counts_reference_provenance_and_how_to_repeat(report):

@@ -30,7 +30,7 @@ from vitscale.analysis.report.layout import (
 from vitscale.analysis.report.text import p_value
 from vitscale.analysis.report.tooltips import arm_texts, describe
 from vitscale.analysis.results import Results, panels
-from vitscale.plan.metrics import Metric
+from vitscale.plan.metrics import Metric, fixed
 from vitscale.plan.study import Study
 
 FIRST = "#888888"  # the line of the first arm, where others are compared with it
@@ -80,7 +80,7 @@ def _edf_figure(results: Results, curves: pd.DataFrame, baseline: str) -> Figure
     tests, drawn, absolute = _tests(results, baseline), False, []
     for ax, (title, arms) in zip(grid, shown, strict=False):
         of_panel = curves[curves["panel"] == title]
-        absolute.append(ABSOLUTE in of_panel["baseline"].to_numpy())
+        absolute.append(ABSOLUTE in of_panel["above"].to_numpy())
         used = ABSOLUTE if absolute[-1] else baseline
         _edf_panel(ax, title, arms, of_panel, results, used)
         with_published = bool(results.study.published) and used == "reference"
@@ -168,7 +168,7 @@ def _range(
     curves: pd.DataFrame, baseline: str, metric: Metric, with_published: bool
 ) -> tuple[float, float]:
     """The levels shared by all panels with this baseline, up to where nothing changes any more."""
-    of = curves[curves["baseline"] == baseline]
+    of = curves[curves["above"] == baseline]
     if of.empty:
         return 0.0, metric.beyond
     first, last = float(of["level"].min()), float(of["level"].max())
@@ -246,7 +246,8 @@ def _lower(row: Any) -> str:
     point, low, high = (100 * row[f"prob_a_lower{end}"] for end in ("", "_low", "_high"))
     if np.isnan(low):
         return ""
-    pairs = f"{point:.0f}% [{low:.0f}, {high:.0f}] of pairs, {p_value(row['prob_p_holm'])}"
+    text = f"{fixed(point, 0)}% [{fixed(low, 0)}, {fixed(high, 0)}] of pairs"
+    pairs = f"{text}, {p_value(row['prob_p_holm'])}"
     return _wrapped(f"{row['a']} lower than {row['b']} in") + f"\n{pairs}"
 
 
