@@ -54,9 +54,9 @@ def _path(ax: Axes, curve: np.ndarray, size: np.ndarray) -> np.ndarray:
     (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
     corners = (curve - [left, bottom]) / [right - left, top - bottom] * size
     corners[:, 0] = corners[:, 0].clip(0, size[0])
-    along = np.append(0.0, np.hypot(*np.diff(corners, axis=0).T).cumsum())
-    at = np.linspace(0, along[-1], 2 + int(along[-1] / STEP))
-    return np.stack([np.interp(at, along, values) for values in corners.T], axis=1)
+    lengths = np.hypot(*np.diff(corners, axis=0).T)
+    parts = zip(corners[:-1], corners[1:], lengths, strict=True)
+    return np.concatenate([np.linspace(a, b, 2 + int(of / STEP)) for a, b, of in parts])
 
 
 def _extent(text: str) -> np.ndarray:

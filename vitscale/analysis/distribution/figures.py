@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -33,6 +34,7 @@ from vitscale.analysis.report.layout import (
     epoch_axis,
     finish,
     legend_below,
+    not_drawn,
     num_columns,
     panel_grid,
     placeholder,
@@ -51,7 +53,7 @@ def lr_wd_scatter(results: Results) -> Figure:
     After Xiao et al. 2021, Figure 4.
     """
     shown = panels(results.study)
-    figure = Figure(figsize=(11, 0.5 + 2.5 * len(shown)), layout="constrained")
+    figure = Figure(figsize=(9.6, 0.5 + 2.5 * len(shown)), layout="constrained")
     grid = figure.subplots(len(shown), len(AXES), squeeze=False, sharey="row")
     strips = False
     for line, (title, arms) in zip(grid, shown.items(), strict=True):
@@ -72,12 +74,19 @@ def tuning_budget_figure(results: Results) -> Figure:
     k up to n / 2, at k draws on the left and at their cost in training on the right. The band is a
     simultaneous 95% band over all k. Its low end holds for any way to choose; its high end assumes
     that a draw with a lower value on minival is not less likely to be below any given value on val.
-    Diverged and failed draws count as the worst value on both sets.
+    Diverged and failed draws count as the worst value on both sets. Where the band of every arm
+    reaches the best possible value from k = 2 on, it says nothing, and nothing is drawn.
     """
-    shown = panels(results.study)
+    shown, table = panels(results.study), results.once(budget_table)
+    low = table.loc[table["k"] > 1, "median_low"].astype(float)
+    if len(low) and (low <= results.metric.bounds[0]).all():
+        n = int(table["n"].min())
+        return not_drawn(
+            f"with {n} draws the 95% bands of the best of k reach the best possible value from "
+            "k = 2 on.\nThe numbers are in the table tuning_budget."
+        )
     figure = Figure(figsize=(9.0, 0.6 + 3.4 * len(shown)), layout="constrained")
     grid = figure.subplots(len(shown), 2, squeeze=False, sharey="row")
-    table = results.once(budget_table)
     for line, (title, arms) in zip(grid, shown.items(), strict=True):
         _budget_row(line, title, arms, results, table)
     for ax, label in zip(grid[-1], ("draws tried, k", "multiply-adds of k trainings"), strict=True):
@@ -116,14 +125,10 @@ def learning_curves(results: Results) -> Figure:
     )
 
 
-def _handle(draws: Population, index: int, marker: str = "", baseline: str = "reference") -> Line2D:
+def _handle(draws: Population, index: int) -> Line2D:
     # wrapped between parts
-    parts = [part.replace(" ", "\u00a0") for part in draws.describe(baseline).split(", ")]
-    label = f"{draws.arm}\n{textwrap.fill(', '.join(parts), 24 if marker else 44)}"
-    if marker:
-        return Line2D(
-            [], [], color=COLORS[index % len(COLORS)], marker=marker, linestyle="none", label=label
-        )
+    parts = [part.replace(" ", "\u00a0") for part in draws.describe().split(", ")]
+    label = f"{draws.arm}\n{textwrap.fill(', '.join(parts), 44)}"
     return Line2D([], [], label=label, **style(index))
 
 
@@ -188,9 +193,25 @@ def _scatter_row(axes: Sequence[Axes], title: str, names: Sequence[str], results
     axes[0].set_title(title, loc="left")
     axes[0].set_ylabel(axis_label(results.study))
     handles = [
-        _handle(draws, index, MARKERS[index % len(MARKERS)]) for index, draws in enumerate(arms)
+        Line2D(
+            [],
+            [],
+            color=COLORS[index % len(COLORS)],
+            marker=MARKERS[index % len(MARKERS)],
+            linestyle="none",
+            label=f"{draws.arm}: {draws.describe_ended()}",
+        )
+        for index, draws in enumerate(arms)
     ]
-    axes[-1].legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1.03))
+    if len(handles) > 2:
+        axes[-1].legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1.03))
+    else:  # beside the title, over the axes
+        place: Any = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "handletextpad": 0.2}
+        place |= {"borderaxespad": 0.1, "borderpad": 0.1}
+        axes[-1].legend(handles=handles, ncols=2, **place).set_in_layout(False)
+    if strips:
+        look: Any = {"xycoords": "axes fraction", "ha": "center", "va": "center", "fontsize": 6.5}
+        axes[0].annotate("good range", (0.5, 0.02 + 0.04 * (len(arms) - 1)), **look)
     return strips
 
 
