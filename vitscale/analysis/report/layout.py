@@ -161,7 +161,7 @@ def legend_below(ax: Axes, handles: Sequence[Line2D], ncols: int = 1) -> None:
 
 def not_drawn(reason: str) -> Figure:
     """A line in place of a figure that would say nothing."""
-    figure = Figure(figsize=(WIDTHS[2], 0.5), layout="constrained")
+    figure = Figure(figsize=(WIDTHS[2], 0.5))
     figure.text(0.01, 0.5, f"Not drawn: {reason}", va="center", fontsize=9, color="#444444")
     return figure
 
