@@ -13,18 +13,20 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import WITHOUT_PDF
-from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
-from matplotlib.legend import Legend
+from matplotlib.path import Path as Path2D
 from support.outcomes import make_outcomes, make_rows, make_study, random_errors
 from support.pages import EVERYTHING, Page
 
 from vitscale.analysis import kinds
-from vitscale.analysis.distribution import figures
+from vitscale.analysis.distribution import edf_figures, figures
 from vitscale.analysis.distribution import population as population_module
 from vitscale.analysis.distribution.population import population
+from vitscale.analysis.distribution.tables import arm_comparison
 from vitscale.analysis.kinds import check
+from vitscale.analysis.report.layout import COLORS
 from vitscale.analysis.report.report import (
     caveats,
     headline,
@@ -32,16 +34,12 @@ from vitscale.analysis.report.report import (
     write_report,
 )
 from vitscale.analysis.report.save import as_files
+from vitscale.analysis.report.text import as_text, to_latex
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats.bands import share_bounds
 from vitscale.plan.config import TrainConfig
+from vitscale.plan.metrics import ERROR
 from vitscale.record.workdir import Workdir
-
-
-def legend_text(ax: Axes) -> str:
-    legend = ax.get_legend()
-    assert legend is not None
-    return "\n".join(text.get_text() for text in legend.get_texts())
 
 
 def all_text(figure: matplotlib.figure.Figure) -> str:
@@ -57,7 +55,7 @@ def test_drawn_edf_is_the_share_of_all_draws_with_an_outcome():
     study = make_study(20)
     status = {("a", 0): "diverged", ("a", 1): "failed", ("a", 19): "missing", ("b", 5): "diverged"}
     outcomes = make_outcomes(study, random_errors(study), status)
-    figure = figures.edf_panels(Results(study, outcomes, make_rows(study, outcomes)))
+    figure = edf_figures.edf_panels(Results(study, outcomes, make_rows(study, outcomes)))
     (ax,) = figure.axes
     for line, arm, n in zip(ax.lines, ("a", "b"), (19, 20), strict=True):
         assert line.get_drawstyle() == "steps-post"
@@ -68,16 +66,73 @@ def test_drawn_edf_is_the_share_of_all_draws_with_an_outcome():
             drawn = y[np.searchsorted(x, at, side="right") - 1]
             assert drawn == pytest.approx((finished <= at).sum() / n)
         assert y[-1] < 1
-    assert "a\nn=19, 1 diverged, 1 failed, 1 missing" in legend_text(ax).replace("\u00a0", " ")
-    assert ax.get_xlim() == (min(0, min(line.get_xdata()[0] for line in ax.lines)), 10)
+    texts = [text.get_text() for text in ax.texts]
+    assert "a, n=19\n1 diverged\n1 failed\n1 missing" in "".join(texts[:1])
+    assert texts[1].startswith("b, n=20\n1 diverged")
 
 
-def test_arms_of_a_panel_differ_in_colour_and_in_dashes():
+def test_three_arms_are_drawn_each_against_the_first_one_without_its_band() -> None:
     study = make_study(8, arms=("a", "b", "c"))
     outcomes = make_outcomes(study, random_errors(study))
-    (ax,) = figures.edf_panels(Results(study, outcomes, make_rows(study, outcomes))).axes
-    assert len({to_hex(line.get_color()) for line in ax.lines}) == 3
-    assert len({str(line._dash_pattern) for line in ax.lines}) == 3
+    axes = edf_figures.edf_panels(Results(study, outcomes, make_rows(study, outcomes))).axes
+    grey, blue, green = ("#888888", *(to_hex(COLORS[place]) for place in (1, 2)))
+    drawn = [[to_hex(line.get_color()) for line in ax.lines] for ax in axes]
+    assert drawn == [[grey, blue], [grey, green]]
+    bands = [[to_hex(band.get_facecolor()[0]) for band in ax.collections] for ax in axes]
+    assert bands == [[blue], [green]]
+    assert [text.get_text() for text in axes[1].texts] == ["a, n=8", "c, n=8"]
+    assert [line.get_xydata().tolist() for line in (axes[0].lines[0], axes[1].lines[0])] == [
+        axes[0].lines[0].get_xydata().tolist()
+    ] * 2
+    first, second = (axes[0].lines[1], axes[1].lines[1])
+    assert str(first._dash_pattern) != str(second._dash_pattern)
+
+
+def test_the_panel_states_the_comparison_of_its_pair_with_the_larger_area_first() -> None:
+    study = make_study(12, num_references=4, pairs=(("a", "b"),))
+    errors = {"a": np.arange(12) + 12.0, "b": np.arange(12) / 10 + 12}
+    outcomes = make_outcomes(study, errors)
+    results = Results(study, outcomes, make_rows(study, outcomes))
+    (ax,) = edf_figures.edf_panels(results).axes
+    row = results.once(arm_comparison).iloc[0]
+    said = next(text.get_text() for text in ax.texts if "area" in text.get_text())
+    ends = f"{-row['area_difference_high']:.2f}, {-row['area_difference_low']:.2f}"
+    assert row["area_difference"] < 0 and "-" not in said
+    assert said == (
+        f"area of b\n− a: {-row['area_difference']:.2f}\n[{ends}], p = {row['area_p_holm']:.3f}"
+    ).replace("p = 0.000", "p < 0.001")
+    assert (
+        "Areas: under the curves from 0 to 10 points"
+        in edf_figures.edf_panels(results).get_supxlabel()
+    )
+
+
+def test_names_cover_no_curve_and_no_other_text() -> None:
+    """At twelve seeds, with the extents that a renderer measures."""
+    for seed in range(12):
+        study = make_study(16, num_references=4, pairs=(("a", "b"),))
+        outcomes = make_outcomes(study, random_errors(study, seed))
+        figure = edf_figures.edf_panels(Results(study, outcomes, make_rows(study, outcomes)))
+        FigureCanvasAgg(figure).draw()
+        (ax,) = figure.axes
+        boxes = [text.get_window_extent() for text in ax.texts]
+        assert len(boxes) == 3
+        assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+        for line in ax.lines:
+            steps = np.repeat(line.get_xydata(), 2, axis=0)
+            corners = np.stack([steps[1:, 0], steps[:-1, 1]], axis=1)
+            path = Path2D(ax.transData.transform(corners))
+            assert not any(path.intersects_bbox(box, filled=False) for box in boxes)
+        assert all(ax.bbox.contains(*corner) for box in boxes for corner in (box.p0, box.p1))
+
+
+def test_x_ends_where_nothing_changes_any_more() -> None:
+    study = make_study(16, num_references=4)
+    outcomes = make_outcomes(study, {"a": np.arange(16) / 10 + 11.5, "b": np.full(16, 12.0)})
+    (ax,) = edf_figures.edf_panels(Results(study, outcomes, make_rows(study, outcomes))).axes
+    reach = 3.1824 * np.sqrt(5 / 3) / 2  # t of 3 df times the SE of 10, 11, 12 and 13
+    changes = 13.0 - 11.5 + reach  # of the band of a
+    assert changes < ax.get_xlim()[1] < 1.15 * changes
 
 
 def test_a_panel_per_entry_of_the_study():
@@ -85,7 +140,7 @@ def test_a_panel_per_entry_of_the_study():
     study = make_study(8, arms=("a", "b", "c"), panels=panels)
     outcomes = make_outcomes(study, random_errors(study))
     rows = make_rows(study, outcomes)
-    axes = figures.edf_panels(Results(study, outcomes, rows)).axes
+    axes = edf_figures.edf_panels(Results(study, outcomes, rows)).axes
     assert [(ax.get_title(), len(ax.lines)) for ax in axes] == [("first", 2), ("second", 1)]
     assert len(figures.lr_wd_scatter(Results(study, outcomes, rows)).axes) == 6
 
@@ -94,7 +149,7 @@ def test_a_missing_reference_makes_the_panel_absolute_and_is_said():
     study = make_study(8)
     errors = random_errors(study)
     outcomes = make_outcomes(study, errors, {("b", None): "missing"})
-    figure = figures.edf_panels(Results(study, outcomes, make_rows(study, outcomes)))
+    figure = edf_figures.edf_panels(Results(study, outcomes, make_rows(study, outcomes)))
     assert "no finished reference of b" in all_text(figure)
     assert figure.axes[0].get_xlabel() == "val error (%)"
     drawn = figure.axes[0].lines[1].get_xdata()
@@ -136,9 +191,12 @@ def test_a_reference_outside_the_axes_is_an_arrow_and_its_error_a_tick():
 
 def test_panels_share_the_range_of_x():
     study = make_study(8, panels={"first": ("a",), "second": ("b",)})
-    outcomes = make_outcomes(study, {"a": np.arange(8.0) + 10, "b": np.arange(8.0) + 4})
-    first, second = figures.edf_panels(Results(study, outcomes, make_rows(study, outcomes))).axes
-    assert first.get_xlim() == second.get_xlim() == (pytest.approx(-6.3), 10)
+    outcomes = make_outcomes(study, {"a": 2 * np.arange(8.0) + 9, "b": np.arange(8.0) + 4})
+    first, second = edf_figures.edf_panels(
+        Results(study, outcomes, make_rows(study, outcomes))
+    ).axes
+    assert first.get_xlim() == second.get_xlim()
+    assert first.get_xlim()[0] == pytest.approx(-6.3) and 9 < first.get_xlim()[1] <= 10
 
 
 def test_edf_against_the_best_draw_starts_at_it_and_is_labelled():
@@ -146,48 +204,33 @@ def test_edf_against_the_best_draw_starts_at_it_and_is_labelled():
     outcomes = make_outcomes(
         study, {"a": [5, 6, 8, 40], "b": [20, 21, 22, 23]}, {("b", None): "missing"}
     )
-    figure = figures.edf_panels_vs_best(Results(study, outcomes, make_rows(study, outcomes)))
+    figure = edf_figures.edf_panels_vs_best(Results(study, outcomes, make_rows(study, outcomes)))
     (ax,) = figure.axes
     assert ax.lines[0].get_xydata()[:4].tolist() == [[0, 0.25], [1, 0.5], [3, 0.75], [10, 0.75]]
     assert "best of n draws: depends on n" in ax.get_xlabel()
-    legend = legend_text(ax).replace("\u00a0", " ")
-    assert (
-        "n=4, 0 diverged, 1 beyond 10 points" in legend
-        and "b\nn=4, 0 diverged, 0 beyond 10 points" in legend
-    )
-
-
-def test_a_legend_names_both_bands():
-    for scrambles, names in (
-        (0, ["pointwise (Agresti-Coull)", "simultaneous (equal-tailed)"]),
-        (2, ["pointwise (t)", "simultaneous (Bonferroni)"]),
-    ):
-        study = make_study(4, num_scrambles=scrambles)
-        outcomes = make_outcomes(study, random_errors(study))
-        figure = figures.edf_panels(Results(study, outcomes, make_rows(study, outcomes)))
-        legends = [part for part in figure.axes[0].artists if isinstance(part, Legend)]
-        assert [[text.get_text() for text in part.get_texts()] for part in legends] == [names]
+    texts = [text.get_text() for text in ax.texts]
+    assert texts == ["a, n=4\n1 beyond 10 points", "b, n=4"]
 
 
 def test_the_note_of_the_edf_says_what_the_bands_are():
     study = make_study(4)
     outcomes = make_outcomes(study, random_errors(study))
     note = (
-        figures.edf_panels(Results(study, outcomes, make_rows(study, outcomes)))
+        edf_figures.edf_panels(Results(study, outcomes, make_rows(study, outcomes)))
         .get_supxlabel()
         .replace("\n", " ")
     )
-    assert "95% bands, conditional on the references." in note
+    assert "Bands: 95%, of the whole curve, conditional on the references." in note
     study = make_study(4, num_references=3)
     outcomes = make_outcomes(study, random_errors(study))
     note = (
-        figures.edf_panels(Results(study, outcomes, make_rows(study, outcomes)))
+        edf_figures.edf_panels(Results(study, outcomes, make_rows(study, outcomes)))
         .get_supxlabel()
         .replace("\n", " ")
     )
-    assert "95% bands, with the references' noise." in note
+    assert "Bands: 95%, of the whole curve, with the references' noise." in note
     note = (
-        figures.edf_panels_vs_best(Results(study, outcomes, make_rows(study, outcomes)))
+        edf_figures.edf_panels_vs_best(Results(study, outcomes, make_rows(study, outcomes)))
         .get_supxlabel()
         .replace("\n", " ")
     )
@@ -200,9 +243,9 @@ def test_drawn_bands_hold_the_curve_for_every_reference_that_may_be():
     """
     study = make_study(16, num_references=3)
     outcomes = make_outcomes(study, random_errors(study))
-    (ax,) = figures.edf_panels(Results(study, outcomes, make_rows(study, outcomes))).axes
+    (ax,) = edf_figures.edf_panels(Results(study, outcomes, make_rows(study, outcomes))).axes
     errors = outcomes.loc[(outcomes["arm"] == "a") & outcomes["point"].notna(), "value"].to_numpy()
-    path = ax.collections[1].get_paths()[0]  # the light band of a: edges of a step function
+    path = ax.collections[0].get_paths()[0]  # the band of a: edges of a step function
     (lower, upper), reach = share_bounds(16), 4.3027 / np.sqrt(3)
     for at in (0.31, 1.7, 4.2):
         edges = np.sort([y for x, y in path.vertices if x <= at][-400:])
@@ -267,7 +310,7 @@ def test_every_figure_and_the_report_work_on_an_unfinished_study(case, num_scram
     results, facts = Results(study, outcomes, rows), {"command": "python x.py"}
     text = write_report(results, Workdir(tmp_path), facts, WITHOUT_PDF)
     assert ("Unfinished." in text) == any(state == "missing" for state in UNFINISHED[case].values())
-    drawn = figures.edf_panels(Results(study, outcomes, rows))
+    drawn = edf_figures.edf_panels(Results(study, outcomes, rows))
     assert ("no outcome yet" in all_text(drawn)) == (case in ("nothing yet", "only references"))
     if case == "all diverged":
         assert all(line.get_ydata().max() == 0 for line in drawn.axes[0].lines)
@@ -382,6 +425,40 @@ def test_report_is_well_formed_and_loads_nothing(report):
     assert not re.search(r"@import|url\((?!#)|<script|http-equiv=.refresh", report.read_text())
     assert len(page.ids) == len(set(page.ids))
     assert {source[1:] for source in page.loads if source.startswith("#")} <= set(page.ids)
+
+
+def test_every_sentence_of_the_answer_links_to_the_table_of_its_numbers(report):
+    answer = re.split(r'<h2 id="answer">|<h2>', report.read_text())[1]
+    links = [re.findall(r'href="#(\S+)"', item) for item in answer.split("<li>")[1:]]
+    shares = [["table-edf_summary"]] * (len(links) - 4)
+    assert links == [["numbers"], *shares, *[["table-arm_comparison"]] * 3]
+
+
+def test_the_page_leads_to_trials_and_to_a_server_of_mlflow_alone(tmp_path):
+    facts = {"trials": "../trials/", "MLflow": "http://a.b/", "store": "http://c.d/"}
+    page = Page(write_report(made_results(), Workdir(tmp_path), facts, ("html",)))
+    assert [to for to in page.loads if not to.startswith(("#", "data:"))] == [
+        "../trials/",
+        "http://a.b/",
+    ]
+
+
+def test_ties_are_rounded_up_in_tables_sentences_and_labels():
+    """4.25 is 17 of 400 images. Python gives 4.2, and 4.3 for 4.35."""
+    for value, text in ((4.25, "4.3"), (4.35, "4.4"), (4.2499, "4.2"), (-4.25, "-4.3"), (0, "0.0")):
+        table = pd.DataFrame({"value_pct": [float(value)]})
+        assert as_text(table).iloc[0, 0] == ERROR.number(value) == text
+
+
+def test_latex_has_the_first_sentence_as_its_caption_and_a_box_only_where_it_is_wide():
+    caption = "One row.\nMore on its `columns`."
+    narrow = pd.DataFrame({"arm": ["a"], "mean": [1.0]})
+    wide = pd.DataFrame({f"a column with a long name {i}": ["a"] for i in range(5)})
+    for table, is_boxed in ((narrow, False), (wide, True)):
+        text = to_latex(table, "name", caption)
+        assert r"\caption{One row.}" in text and "% More on its `columns`." in text
+        assert ("resizebox" in text) == ("graphicx" in text) == is_boxed
+        assert text.count("{") == text.count("}")
 
 
 def test_report_says_question_counts_reference_provenance_and_how_to_repeat(report):

@@ -316,3 +316,14 @@ def test_draws_of_a_sobol_design_have_no_band(demo: tuple[Study, dict[str, Outco
     study, read = demo
     table = results_of(dataclasses.replace(study, num_scrambles=2), read).once(tuning_budget)
     assert table["median"].notna().all() and table["median_low"].isna().all()
+
+
+def test_bands_that_say_nothing_are_not_drawn_and_the_figure_says_why(
+    demo: tuple[Study, dict[str, Outcome]],
+) -> None:
+    results = results_of(*demo)
+    low = results.once(tuning_budget).query("k > 1")["median_low"]
+    figure = words.KIND.figures["tuning_budget"](results)
+    (line,) = figure.texts
+    assert (low == 0).all() and not figure.axes
+    assert line.get_text().startswith("Not drawn: with 14 draws")

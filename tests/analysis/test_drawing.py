@@ -12,7 +12,7 @@ from vitscale.plan.questions import QUESTIONS
 
 ROOM = Path(analysis.__file__).parent
 FILES = sorted(
-    [*ROOM.glob("*/figures.py"), *ROOM.glob("questions/*.py"), *ROOM.glob("displays/*.py")]
+    [*ROOM.glob("*/*figures.py"), *ROOM.glob("questions/*.py"), *ROOM.glob("displays/*.py")]
 )
 DRAWS = ("Axes", "Figure", "Line")  # in the signature of what draws
 # of numpy and of pandas alike

@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from vitscale.analysis.report.text import about
 from vitscale.analysis.results import Results
 from vitscale.plan.questions import functions, of_kind
 
@@ -29,8 +30,12 @@ def answers(results: Results) -> list[str]:
     for of in of_kind(study.kind):
         every |= getattr(_module(of.module), "ANSWERS", {})
     every |= OWN_ANSWERS
-    asked = [answer for name, answer in every.items() if name in study.tables]
-    return [sentence for answer in asked for sentence in answer(results)]
+    return [
+        sentence
+        for name, answer in every.items()
+        if name in study.tables
+        for sentence in about(name, answer(results))
+    ]
 
 
 def _functions(kind: str, wanted: str) -> Functions:

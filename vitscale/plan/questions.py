@@ -173,15 +173,17 @@ OF_ARMS = ("repeats", "shapes")
 QUESTIONS = (
     Question(
         kinds=("distribution",),
-        module="distribution.tables",
-        tables=tables("edf_summary", "arm_comparison", "good_range"),
-        figures=("edf_panels", "edf_panels_vs_best", "lr_wd_scatter"),
-        drawn="distribution.figures",
+        module="distribution.curves",
+        tables=tables("edf_curves", "edf_curves_vs_best"),
+        figures=("edf_panels", "edf_panels_vs_best"),
+        drawn="distribution.edf_figures",
     ),
     Question(
         kinds=("distribution",),
-        module="distribution.curves",
-        tables=tables("edf_curves", "edf_curves_vs_best"),
+        module="distribution.tables",
+        tables=tables("edf_summary", "arm_comparison", "good_range"),
+        figures=("lr_wd_scatter",),
+        drawn="distribution.figures",
     ),
     Question(
         kinds=("distribution", *OF_ARMS, "scaling"),

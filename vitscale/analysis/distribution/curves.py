@@ -19,7 +19,7 @@ from vitscale.plan.metrics import Metric
 COLUMNS = (
     "panel",
     "arm",
-    "baseline",
+    "above",
     "level",
     "share",
     "share_low",
@@ -37,8 +37,8 @@ def edf_curves(results: Results) -> pd.DataFrame:
     unit. `share_low` and `share_high` are its pointwise 95% interval, `curve_low` and `curve_high`
     the simultaneous 95% band of the whole curve; both include the noise of the references if there
     are two runs or more. All values hold from their level up to the next one. The first and the
-    last level are the range shared by panels with the same baseline. If an arm of a panel has no
-    finished reference, the panel shows absolute values and its baseline is "none".
+    last level are the range shared by panels with the same `above`. If an arm of a panel has no
+    finished reference, the panel shows absolute values and `above` is "none".
     """
     return _curves(results, "reference")
 
@@ -66,7 +66,7 @@ def _curves(results: Results, baseline: str) -> pd.DataFrame:
         metric = results.metric
         limits = value_limits(values, metric) if name == ABSOLUTE else _delta_limits(values, metric)
         curves += [
-            _curve(draws, name, limits).assign(panel=panel, arm=draws.arm, baseline=name)
+            _curve(draws, name, limits).assign(panel=panel, arm=draws.arm, above=name)
             for panel, draws in members
             if draws.n
         ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -14,16 +15,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
-from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from vitscale.analysis.distribution.budget import tuning_budget as budget_table
 from vitscale.analysis.distribution.curves import (
-    ABSOLUTE,
-    edf_curves,
-    edf_curves_vs_best,
     value_limits,
 )
 from vitscale.analysis.distribution.population import AXES, Population, populations
@@ -38,7 +34,7 @@ from vitscale.analysis.report.layout import (
     epoch_axis,
     finish,
     legend_below,
-    metric_label,
+    not_drawn,
     num_columns,
     panel_grid,
     placeholder,
@@ -51,37 +47,13 @@ from vitscale.plan.study import Study
 
 
 @matplotlib.rc_context(STYLE)
-def edf_panels(results: Results) -> Figure:
-    """The share of draws within x of the reference, one panel per group.
-
-    After Xiao et al. 2021, Figure 5. The light band is a simultaneous 95% band of the whole curve,
-    the dark one the pointwise 95% interval. Both include the noise of the references: they are
-    widened by the 95% half-width of the reference (Student's t). For an arm with a single reference
-    run, whose noise is unknown, they are conditional on the reference. Exact intervals are in the
-    table. If an arm of a panel has no finished reference, the panel shows absolute values and is
-    marked so.
-    """
-    return _edf_figure(results, results.once(edf_curves), "reference")
-
-
-@matplotlib.rc_context(STYLE)
-def edf_panels_vs_best(results: Results) -> Figure:
-    """The share of draws within x of the arm's best draw, which depends on n.
-
-    Bands as in edf_panels, but conditional on the best draw, which is optimistic: more draws would
-    find a better one and move the curve to the right.
-    """
-    return _edf_figure(results, results.once(edf_curves_vs_best), "best draw")
-
-
-@matplotlib.rc_context(STYLE)
 def lr_wd_scatter(results: Results) -> Figure:
     """The metric of each draw against lr, wd and lr*wd, one row of axes per panel.
 
     After Xiao et al. 2021, Figure 4.
     """
     shown = panels(results.study)
-    figure = Figure(figsize=(11, 0.5 + 2.5 * len(shown)), layout="constrained")
+    figure = Figure(figsize=(9.6, 0.5 + 2.5 * len(shown)), layout="constrained")
     grid = figure.subplots(len(shown), len(AXES), squeeze=False, sharey="row")
     strips = False
     for line, (title, arms) in zip(grid, shown.items(), strict=True):
@@ -102,12 +74,19 @@ def tuning_budget_figure(results: Results) -> Figure:
     k up to n / 2, at k draws on the left and at their cost in training on the right. The band is a
     simultaneous 95% band over all k. Its low end holds for any way to choose; its high end assumes
     that a draw with a lower value on minival is not less likely to be below any given value on val.
-    Diverged and failed draws count as the worst value on both sets.
+    Diverged and failed draws count as the worst value on both sets. Where the band of every arm
+    reaches the best possible value from k = 2 on, it says nothing, and nothing is drawn.
     """
-    shown = panels(results.study)
+    shown, table = panels(results.study), results.once(budget_table)
+    low = table.loc[table["k"] > 1, "median_low"].astype(float)
+    if len(low) and (low <= results.metric.bounds[0]).all():
+        n = int(table["n"].min())
+        return not_drawn(
+            f"with {n} draws the 95% bands of the best of k reach the best possible value from "
+            "k = 2 on.\nThe numbers are in the table tuning_budget."
+        )
     figure = Figure(figsize=(9.0, 0.6 + 3.4 * len(shown)), layout="constrained")
     grid = figure.subplots(len(shown), 2, squeeze=False, sharey="row")
-    table = results.once(budget_table)
     for line, (title, arms) in zip(grid, shown.items(), strict=True):
         _budget_row(line, title, arms, results, table)
     for ax, label in zip(grid[-1], ("draws tried, k", "multiply-adds of k trainings"), strict=True):
@@ -146,150 +125,11 @@ def learning_curves(results: Results) -> Figure:
     )
 
 
-def _handle(draws: Population, index: int, marker: str = "", baseline: str = "reference") -> Line2D:
+def _handle(draws: Population, index: int) -> Line2D:
     # wrapped between parts
-    parts = [part.replace(" ", "\u00a0") for part in draws.describe(baseline).split(", ")]
-    label = f"{draws.arm}\n{textwrap.fill(', '.join(parts), 24 if marker else 44)}"
-    if marker:
-        return Line2D(
-            [], [], color=COLORS[index % len(COLORS)], marker=marker, linestyle="none", label=label
-        )
+    parts = [part.replace(" ", "\u00a0") for part in draws.describe().split(", ")]
+    label = f"{draws.arm}\n{textwrap.fill(', '.join(parts), 44)}"
     return Line2D([], [], label=label, **style(index))
-
-
-# ---- error distribution functions
-
-BAND_ALPHAS = (0.16, 0.08)  # of the pointwise intervals and of the simultaneous band below them
-
-
-def _edf_figure(results: Results, curves: pd.DataFrame, baseline: str) -> Figure:
-    """One panel per group; panels with the same baseline share the range of x, as in the paper."""
-    figure, grid = panel_grid(results.study, height=2.55)
-    drawn, absolute = False, []
-    for ax, (title, arms) in zip(grid, panels(results.study).items(), strict=True):
-        of_panel = curves[curves["panel"] == title]
-        is_absolute = ABSOLUTE in of_panel["baseline"].to_numpy()
-        absolute.append(is_absolute)
-        draws = [results.once(populations)[arm] for arm in arms]
-        _edf_panel(ax, title, draws, of_panel, results, baseline)
-        ax.set(
-            xlim=_range(curves, ABSOLUTE if is_absolute else baseline, results.metric),
-            ylim=(-0.02, 1.02),
-        )
-        if results.study.published and baseline == "reference" and not is_absolute:
-            drawn |= published.draw_published_edf(ax, results.study, list(arms))
-    for ax in grid[:: num_columns(results.study)]:
-        ax.set_ylabel("share of draws")
-    name = "edf_panels" if baseline == "reference" else "edf_panels_vs_best"
-    shown = [
-        results.once(populations)[arm] for arms in panels(results.study).values() for arm in arms
-    ]
-    noisy = {len(draws.references) > 1 for draws in shown}
-    _name_bands(grid[0], results.study)
-    given = "" if baseline == "reference" and all(absolute) else baseline
-    return finish(
-        figure, _band_note(results.study, given, noisy) + published.note(results.study, name, drawn)
-    )
-
-
-def _edf_panel(
-    ax: Axes,
-    title: str,
-    arms: Sequence[Population],
-    curves: pd.DataFrame,
-    results: Results,
-    baseline: str,
-) -> None:
-    study, is_absolute = results.study, ABSOLUTE in curves["baseline"].to_numpy()
-    for index, draws in enumerate(arms):
-        if draws.n:
-            curve, text = curves[curves["arm"] == draws.arm], results.once(arm_texts)[draws.arm]
-            _edf_curve(ax, curve, index, text)
-    if curves.empty:
-        placeholder(ax, "no outcome yet")
-    absent = [draws.arm for draws in arms if is_absolute and draws.n and not len(draws.references)]
-    note = f"\n(absolute: no finished reference of {', '.join(absent)})" if absent else ""
-    ax.set_title(title + note)
-    unit = study.column.metric.difference_unit
-    above = {
-        "reference": f"the reference ({unit})",
-        "best draw": f"the best draw ({unit})\nbest of n draws: depends on n",
-    }
-    name = f"{metric_label(study)} above {above[baseline]}"
-    ax.set_xlabel(axis_label(study) if is_absolute else name)
-    legend_below(ax, [_handle(draws, index, baseline=baseline) for index, draws in enumerate(arms)])
-
-
-def _name_bands(ax: Axes, study: Study) -> None:
-    """A second legend, of the two bands, in the corner that curves leave first."""
-    names = ("pointwise (t)", "simultaneous (Bonferroni)")
-    if not study.num_scrambles:
-        names = ("pointwise (Agresti-Coull)", "simultaneous (equal-tailed)")
-    handles = [
-        Patch(facecolor="#666666", alpha=alpha, label=name)
-        for name, alpha in zip(names, (sum(BAND_ALPHAS), BAND_ALPHAS[1]), strict=True)
-    ]
-    labels = [str(handle.get_label()) for handle in handles]
-    legend = Legend(ax, handles, labels, loc="lower right", fontsize=8, frameon=True)
-    legend.get_frame().set(edgecolor="none", alpha=0.85)
-    legend.set_zorder(6)
-    ax.add_artist(legend)
-
-
-def _range(curves: pd.DataFrame, baseline: str, metric: Metric) -> tuple[float, float]:
-    """The levels shared by all panels with this baseline."""
-    level = curves.loc[curves["baseline"] == baseline, "level"]
-    return (float(level.min()), float(level.max())) if len(level) else (0.0, metric.beyond)
-
-
-def _edf_curve(ax: Axes, curve: pd.DataFrame, index: int, text: str) -> None:
-    steps = _steps(curve, ["share"])
-    (line,) = ax.step(steps["level"], steps["share"], where="post", zorder=3, **style(index))
-    describe(line, text)
-    edges = _steps(curve, ["share_low", "share_high", "curve_low", "curve_high"])
-    for band, alpha in zip(("share", "curve"), BAND_ALPHAS, strict=True):
-        ax.fill_between(
-            edges["level"],
-            edges[f"{band}_low"],
-            edges[f"{band}_high"],
-            step="post",
-            color=COLORS[index % len(COLORS)],
-            alpha=alpha,
-            linewidth=0,
-            zorder=2,
-        )
-
-
-def _steps(curve: pd.DataFrame, names: list[str]) -> pd.DataFrame:
-    """The rows in which one of the columns changes, and the last row."""
-    values = curve[names].fillna(-1.0)
-    is_step = (values != values.shift()).any(axis=1) | (curve["level"] == curve["level"].max())
-    return curve[is_step]
-
-
-def _band_note(study: Study, baseline: str, noisy: set[bool]) -> str:
-    """Describes the bands; `noisy` says for each arm whether they include its references' noise.
-
-    `baseline` is "" if all panels show absolute values.
-    """
-    given = ", conditional on the best draws" if baseline else ""
-    if baseline == "reference":
-        several = "with the references' noise" + (
-            " where there are two or more" if len(noisy) > 1 else ""
-        )
-        given = f", {several if True in noisy else 'conditional on the references'}"
-    below = (
-        "A curve ends below 1 for draws beyond the right edge and for diverged and failed ones, "
-        "which count in n."
-    )
-    if study.num_scrambles:
-        metric = study.column.metric
-        first, span = f"{metric.beyond / 10:g}", metric.apart(metric.beyond)
-        return (
-            f"95% bands{given}, over {study.num_scrambles} Sobol scrambles; the simultaneous one "
-            f"holds at 0, {first}, …, {span}.\n{below}"
-        )
-    return f"95% bands{given}.\n{below}"
 
 
 # ---- the metric against lr, wd and lr*wd
@@ -353,9 +193,25 @@ def _scatter_row(axes: Sequence[Axes], title: str, names: Sequence[str], results
     axes[0].set_title(title, loc="left")
     axes[0].set_ylabel(axis_label(results.study))
     handles = [
-        _handle(draws, index, MARKERS[index % len(MARKERS)]) for index, draws in enumerate(arms)
+        Line2D(
+            [],
+            [],
+            color=COLORS[index % len(COLORS)],
+            marker=MARKERS[index % len(MARKERS)],
+            linestyle="none",
+            label=f"{draws.arm}: {draws.describe_ended()}",
+        )
+        for index, draws in enumerate(arms)
     ]
-    axes[-1].legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1.03))
+    if len(handles) > 2:
+        axes[-1].legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1.03))
+    else:  # beside the title, over the axes
+        place: Any = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "handletextpad": 0.2}
+        place |= {"borderaxespad": 0.1, "borderpad": 0.1}
+        axes[-1].legend(handles=handles, ncols=2, **place).set_in_layout(False)
+    if strips:
+        look: Any = {"xycoords": "axes fraction", "ha": "center", "va": "center", "fontsize": 6.5}
+        axes[0].annotate("good range", (0.5, 0.02 + 0.04 * (len(arms) - 1)), **look)
     return strips
 
 

@@ -130,7 +130,7 @@ def _range_row(draws: Population, name: str, good: np.ndarray) -> dict[str, floa
         "good_from": low,
         "good_median": median,
         "good_to": high,
-        "reference": draws.setting[name],
+        "reference_setting": draws.setting[name],
         "sampled_min": float(ends[0]),
         "sampled_max": float(ends[1]),
     }

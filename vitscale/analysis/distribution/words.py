@@ -14,9 +14,9 @@ from vitscale.analysis.distribution.population import counts_of, populations, st
 from vitscale.analysis.distribution.tables import arm_comparison, edf_summary
 from vitscale.analysis.kind import Kind, Summary
 from vitscale.analysis.report.layout import metric_label
-from vitscale.analysis.report.text import either, p_value
+from vitscale.analysis.report.text import about, either, p_value
 from vitscale.analysis.results import STATUSES, Results, panels
-from vitscale.plan.metrics import Metric
+from vitscale.plan.metrics import Metric, fixed
 from vitscale.plan.plan_warnings import without_references
 from vitscale.plan.study import Study
 
@@ -61,7 +61,7 @@ def headline(results: Results) -> list[str]:
     groups = panels(results.study)
     sentences = [_progress(results)]
     if len(groups) <= MAX_PANELS:
-        sentences += [
+        shares = [
             _panel_sentence(
                 title or "All arms",  # a figure of one panel may have no title
                 table.loc[list(arms)],
@@ -72,9 +72,13 @@ def headline(results: Results) -> list[str]:
         ]
     else:
         labels = {arm: arm for arm in results.study.arms}
-        sentences.append(_panel_sentence("All panels", table, labels, results.metric))
-    sentences += _pairs_sentences(results) if results.study.pairs else []
-    return sentences + (_budget_sentences(results) if _shows_budget(results.study) else [])
+        shares = [_panel_sentence("All panels", table, labels, results.metric)]
+    sentences += about("edf_summary", shares)
+    if results.study.pairs:
+        sentences += about("arm_comparison", _pairs_sentences(results))
+    if _shows_budget(results.study):
+        sentences += about("tuning_crossings", _budget_sentences(results))
+    return sentences
 
 
 def reference_problems(results: Results) -> list[str]:
@@ -151,7 +155,8 @@ def _estimates(row: pd.Series, key: str, metric: Metric) -> str:
 
 
 def _estimate(row: pd.Series, key: str) -> str:
-    return f"{row[key]:.0f}% [{row[f'{key}_low']:.0f}, {row[f'{key}_high']:.0f}]"
+    point, low, high = (fixed(row[f"{key}{end}"], 0) for end in ("", "_low", "_high"))
+    return f"{point}% [{low}, {high}]"
 
 
 def _counts(row: pd.Series, metric: Metric) -> str:
@@ -328,7 +333,8 @@ def _lower(row: pd.Series) -> str:
         if row["paired"]
         else f"random pairs (n={row['n_a']} and {row['n_b']})"
     )
-    interval = f"{100 * prob:.0f}% [{100 * low:.0f}, {100 * high:.0f}]"
+    point, *ends = (fixed(100 * value, 0) for value in (prob, low, high))
+    interval = f"{point}% [{', '.join(ends)}]"
     return f"{better} is lower than {worse} in {interval} of {pairs}, {p_value(row['prob_p_holm'])}"
 
 

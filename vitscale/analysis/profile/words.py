@@ -8,6 +8,7 @@ import pandas as pd
 from vitscale.analysis import registry
 from vitscale.analysis.kind import Kind, Summary
 from vitscale.analysis.profile.tables import ALPHA, BUSY, speeds, throughput
+from vitscale.analysis.report.text import about
 from vitscale.analysis.results import STATUSES, Results
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.study import Study
@@ -15,7 +16,7 @@ from vitscale.plan.study import Study
 
 def headline(results: Results) -> list[str]:
     """How many profiles are measured, then in how many cells a layout is faster."""
-    return [progress(results), *answer(results)]
+    return [progress(results), *about("throughput", answer(results))]
 
 
 def progress(results: Results) -> str:

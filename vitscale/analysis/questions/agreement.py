@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 
 from vitscale.analysis.displays import lines
 from vitscale.analysis.questions.mistakes import agreement
-from vitscale.analysis.report.layout import GREY, STYLE, finish, placeholder
+from vitscale.analysis.report.layout import GREY, STYLE, finish, not_drawn, placeholder
 from vitscale.analysis.report.tooltips import describe, text_of_arms
 from vitscale.analysis.results import Results
 
@@ -24,11 +24,13 @@ def agreement_figure(results: Results) -> Figure:
     images, the share expected by chance, and error consistency (Geirhos et al. 2020).
 
     Intervals are about other seeds and other images. Error consistency is 0 where mistakes are
-    shared only by chance, and 1 where all are shared.
+    shared only by chance, and 1 where all are shared. A single pair is in the table alone.
     """
     table = results.once(agreement)
     pairs = list(dict.fromkeys(zip(table["a"], table["b"], strict=True)))
     names = list(dict.fromkeys(table["evaluation"]))
+    if len(pairs) == 1:
+        return not_drawn("there is one pair only, whose numbers are in the table agreement.")
     height = 1.5 + max(len(pairs), 1) * (0.35 + 0.16 * len(names))
     figure = Figure(figsize=(9.0, height), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from itertools import combinations
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ from vitscale.analysis.questions.seeds import draws_of
 from vitscale.analysis.report.text import with_ends
 from vitscale.analysis.results import Results, panels
 from vitscale.analysis.stats import images
-from vitscale.plan.metrics import ERROR
+from vitscale.plan.metrics import ERROR, fixed
 
 MAX_PAIRS = 6  # with a sentence each
 Ends = tuple[float, float, float]
@@ -237,9 +238,9 @@ def spread_sentences(results: Results) -> list[str]:
 
 
 def _spread_sentence(row: pd.Series) -> str:
-    share = with_ends(row, "seed_share_pct", "{:.0f}".format, "%")
-    sd = with_ends(row, "seed_sd", "{:.2f}".format, " points")
-    mean = with_ends(row, "mean", "{:.2f}".format, "%")
+    share = with_ends(row, "seed_share_pct", partial(fixed, decimals=0), "%")
+    sd = with_ends(row, "seed_sd", partial(fixed, decimals=2), " points")
+    mean = with_ends(row, "mean", partial(fixed, decimals=2), "%")
     spread = (
         f"the n={row['n']} seeds have equal errors on these {row['images']} images, which shows no "
         "sd of their own and no bound of it."
@@ -296,8 +297,8 @@ def agreement_sentences(results: Results) -> list[str]:
 
 def _agreement_sentence(row: pd.Series) -> str:
     who = f"Two seeds of {row['a']}" if row["a"] == row["b"] else f"{row['a']} and {row['b']}"
-    share = with_ends(row, "agreement_pct", "{:.1f}".format, "%")
-    kappa = with_ends(row, "kappa", "{:.2f}".format)
+    share = with_ends(row, "agreement_pct", partial(fixed, decimals=1), "%")
+    kappa = with_ends(row, "kappa", partial(fixed, decimals=2))
     return (
         f"{who} agree on {share} of the images of {row['evaluation']}, by chance on "
         f"{row['chance_pct']:.1f}%: error consistency {kappa}."

@@ -40,7 +40,7 @@ from vitscale.analysis.report.tooltips import text_of_arms
 from vitscale.analysis.results import Results
 
 GAP = Layout(("model", "epochs"), "gap", ("_sgd", "_adamw"), has_ranks=True)
-SOLID = ("-", "-.", ":")  # lines of the models of a panel; dashed is a copy
+LINES = {"sgd": ":"}  # of an optimizer, where it is not solid; dashed is a copy
 
 
 def optimizer_gap(results: Results) -> pd.DataFrame:
@@ -149,7 +149,8 @@ def _figure(results: Results, copied: bool) -> Figure:
         )
         for title, models in members.items()
     }
-    figure, grid = panel_grid(results.study, height=2.75, num_entries=max(map(len, pairs.values())))
+    alone, num = len(pairs) == 1, max(map(len, pairs.values()))
+    figure, grid = panel_grid(results.study, height=3.0, num_entries=-(-num // 2) if alone else num)
     drawn, rows = False, 0
     for ax, (title, keys) in zip(grid, pairs.items(), strict=True):
         models, marked = members[title], 0
@@ -159,7 +160,8 @@ def _figure(results: Results, copied: bool) -> Figure:
             _curve(ax, results, key, look, beside, copied)
             marked += _crosses(ax, groups, key, beside, look["color"], marked)
             name = f"{key[0]} {OPTIMIZERS.get(key[1], key[1:])[0]}"
-            handles.append(lines.handle(f"{name}\n{stability.population(groups, key)}", look))
+            ended = stability.population(groups, key)
+            handles.append(lines.handle(f"{name}\n{ended}", look))
         rows = max(rows, marked)
         lengths = {epochs for model, _, epochs in groups if model in models}
         lines.doublings(ax, lengths, "epochs")
@@ -168,7 +170,7 @@ def _figure(results: Results, copied: bool) -> Figure:
                 ax, models, is_last=ax is grid[-1]
             )
         ax.set_title(title)
-        legend_below(ax, handles)
+        legend_below(ax, handles, ncols=1 + alone)
     for ax in grid[:: num_columns(results.study)]:
         ax.set_ylabel(axis_label(results.study))
         # as many ticks at any height, or the layout would not settle
@@ -187,7 +189,7 @@ def _figure(results: Results, copied: bool) -> Figure:
 def _look(key: tuple[str, str], models: Sequence[str]) -> dict[str, str]:
     index = models.index(key[0])
     marker = OPTIMIZERS.get(key[1], (key[1], "o"))[1]
-    return {**lines.look(index, marker=marker), "linestyle": SOLID[index % len(SOLID)]}
+    return {**lines.look(index, marker=marker), "linestyle": LINES.get(key[1], "-")}
 
 
 def _curve(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from collections.abc import Collection
 
@@ -13,6 +14,7 @@ from vitscale.analysis.results import Results
 from vitscale.plan.study import Study
 from vitscale.record.look_ledger import Look, add_look, read_ledger
 from vitscale.record.misclassified import Misclassified
+from vitscale.record.mlflow.place import given_uri, without_user
 from vitscale.record.outcome import Outcome
 from vitscale.record.store import Store
 from vitscale.record.table import outcomes, take_tidy
@@ -51,11 +53,15 @@ def draw(
 def _facts(study: Study, store: Store) -> dict[str, str]:
     """What the page says about how to run the study again: by the command that started it."""
     command = store.plan(study.slug).get("command", "")
+    is_served, root = given_uri().startswith("http"), str(store.root)
+    view = f"vitscale ui --store {shlex.quote(root)}"
     from_wheel = command.startswith(("vitscale run ", "python -m vitscale run "))
     return {
         "install": "pip install 'vitscale[train]'" if from_wheel else "make .venv/installed",
         "command": command,
-        "store": str(store.root),
+        "store": root,
+        "trials": f"{root}/studies/{study.slug}/trials" if "://" in root else "../trials/",
+        "MLflow": without_user(given_uri()) if is_served else view,
     }
 
 

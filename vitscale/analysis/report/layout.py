@@ -153,9 +153,17 @@ def epoch_axis(ax: Axes, last: float, first: float = 0, nbins: int = 7) -> None:
     ax.xaxis.set_major_locator(FixedLocator([*inner, last]))
 
 
-def legend_below(ax: Axes, handles: Sequence[Line2D]) -> None:
+def legend_below(ax: Axes, handles: Sequence[Line2D], ncols: int = 1) -> None:
     below = -0.2 - 0.06 * ax.get_xlabel().count("\n")
-    ax.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, below), handlelength=3.2)
+    place: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, below)}
+    ax.legend(handles=handles, handlelength=3.2, ncols=ncols, **place)
+
+
+def not_drawn(reason: str) -> Figure:
+    """A line in place of a figure that would say nothing."""
+    figure = Figure(figsize=(WIDTHS[2], 0.5))
+    figure.text(0.01, 0.5, f"Not drawn: {reason}", va="center", fontsize=9, color="#444444")
+    return figure
 
 
 def placeholder(ax: Axes, text: str) -> None:

@@ -20,6 +20,8 @@ from vitscale.record.table import ROW_COLUMNS, axes_of, with_fields
 from vitscale.record.workdir import Workdir
 
 PAGE = "report.html"
+LINKS = ("MLflow", "trials")  # facts that are addresses
+MOST_ROWS = 12  # of a table that is not folded
 TRIALS, ROWS = "trials", "rows"  # one row per trial; one row per trial and evaluation
 OF_TABLES, OF_FIGURES = ("csv", "md", "tex", "parquet"), ("png", "svg", "pdf")
 FORMATS = ("html", *OF_TABLES, *OF_FIGURES)
@@ -65,6 +67,8 @@ def _page(
         {
             "study": study,
             "facts": dict(facts),
+            "links": LINKS,
+            "most_rows": MOST_ROWS,
             "headline": headline(results),
             "explanation": kind.explain(study),
             "unfinished": kind.unfinished(results),
@@ -136,7 +140,7 @@ def _figure(
     for ending in files.keys() & set(formats):
         folder.write(f"{name}.{ending}", files[ending])
     drawing = inline(files["svg"].decode(), name) if "html" in formats else ""
-    return {"svg": drawing, "caption": f"{name}. {_doc(kind.figures[name])}"}
+    return {"svg": drawing, "name": name, "caption": _doc(kind.figures[name])}
 
 
 def _table(
@@ -156,8 +160,8 @@ def _table(
 
 
 def _doc(function: Callable[..., Any]) -> str:
-    """The docstring on one line: a caption that cannot drift from the code."""
-    return " ".join((function.__doc__ or "").split())
+    """The docstring, a line for each paragraph: a caption that cannot drift from the code."""
+    return "\n".join(" ".join(part.split()) for part in (function.__doc__ or "").split("\n\n"))
 
 
 def _render(page: Mapping[str, Any]) -> str:
@@ -165,6 +169,7 @@ def _render(page: Mapping[str, Any]) -> str:
     from markupsafe import Markup, escape
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment.filters["in_words"] = text.in_words
     environment.filters["code"] = lambda caption: Markup(
         text.CODE.sub(r"<code>\1</code>", str(escape(caption)))
     )

@@ -11,11 +11,37 @@ import numpy as np
 import pandas as pd
 
 from vitscale.plan.escape import in_latex, in_markdown
-from vitscale.plan.metrics import Metric
+from vitscale.plan.metrics import Metric, fixed
 
+SHORT = {"edf": "EDF", "ema": "EMA", "lr": "lr", "wd": "wd", "vs": "against"}  # in a title
+WIDE = 95  # characters of a row that are wider than a page
 CODE, _TYPEWRITER = re.compile("`([^`]*)`"), r"\\texttt{\1}"
 # how rows were counted and computed: what a reader asks last
 METHOD = ("method", "paired", "df", "planned", "finished", "failed", "missing", "not_counted")
+
+
+class Sentence(str):
+    """A sentence with the name of the table that has its numbers."""
+
+    table: str
+
+
+def about(table: str, sentences: Iterable[str]) -> list[str]:
+    """Sentences of a headline whose numbers are in this table; those of another keep theirs."""
+    made: list[str] = []
+    for text in sentences:
+        sentence = Sentence(text)
+        sentence.table = getattr(text, "table", table)
+        made.append(sentence)
+    return made
+
+
+def in_words(name: str) -> str:
+    """The name of a table or figure as a title: "edf_panels_vs_best" is "EDF panels against
+    best".
+    """
+    first, *others = name.split("_")
+    return " ".join([SHORT.get(first, first.capitalize()), *(SHORT.get(w, w) for w in others)])
 
 
 def p_value(p: float) -> str:
@@ -70,8 +96,9 @@ def to_latex(table: pd.DataFrame, name: str, caption: str, metric: Metric | None
     """A table as LaTeX with rules of booktabs, no wider than the text, each estimate together with
     its interval.
 
-    Of a table with estimates it holds these and what they are of, for a page has no room for more;
-    a comment names the columns that only the other files have.
+    The first paragraph of the caption is the table's, the others are comments. Of a table with
+    estimates it holds these and what they are of, for a page has no room for more; a comment names
+    the columns that only the other files have.
     """
     places = _places(list(map(str, table.columns)))
     most = 2 if 2 in places else 4
@@ -80,22 +107,27 @@ def to_latex(table: pd.DataFrame, name: str, caption: str, metric: Metric | None
     cells = [list(shown.columns), *shown.to_numpy().tolist()]
     lines = [_latex_row(row) for row in cells]
     numeric = [all(_is_number(cell) for cell in shown[column]) for column in shown]
+    is_wide = sum(max(map(len, column)) + 2 for column in zip(*cells, strict=True)) > WIDE
+    first, *others = caption.split("\n")
+    packages = "booktabs,graphicx" if is_wide else "booktabs"
+    box = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
     return "\n".join(
         [
-            r"% \usepackage[T1]{fontenc}, \usepackage{booktabs,graphicx}",
+            rf"% \usepackage[T1]{{fontenc}}, \usepackage{{{packages}}}",
+            *(f"% {line}" for line in others),
             *([f"% in {name}.csv only: {', '.join(left_out)}"] if left_out else []),
             r"\begin{table}",
             r"\centering",
-            rf"\caption{{{CODE.sub(_TYPEWRITER, in_latex(caption))}}}",
+            rf"\caption{{{CODE.sub(_TYPEWRITER, in_latex(first))}}}",
             rf"\label{{tab:{name}}}",
-            r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
+            *([box] if is_wide else []),
             rf"\begin{{tabular}}{{{''.join('r' if right else 'l' for right in numeric) or 'l'}}}",
             r"\toprule",
             lines[0],
             r"\midrule",
             *lines[1:],
             r"\bottomrule",
-            r"\end{tabular}}",
+            r"\end{tabular}" + "}" * is_wide,
             r"\end{table}",
             "",
         ]
@@ -167,7 +199,7 @@ def _number(value: object, name: str, decimals: int | None) -> str:
     if name.removesuffix("_holm").endswith("_p"):
         return "< 0.001" if value < 0.001 else f"{value:.3f}"
     if decimals is not None:
-        return f"{value:.{decimals}f}"
+        return fixed(float(value), decimals)
     return f"{value:,.0f}" if abs(float(value)) >= 1000 else f"{value:.3g}"
 
 

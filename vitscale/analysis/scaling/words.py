@@ -13,6 +13,7 @@ from vitscale.analysis import comparisons, estimates, registry
 from vitscale.analysis import repeats as repeat_words
 from vitscale.analysis.kind import Kind, Summary
 from vitscale.analysis.report.layout import metric_label
+from vitscale.analysis.report.text import about
 from vitscale.analysis.results import Results
 from vitscale.analysis.scaling import compute, tables
 from vitscale.analysis.scaling.compute import scaling_crossing_at_cost, scaling_optimum
@@ -36,10 +37,10 @@ OPTIMUM = {"law": "Compute-optimal size", "cells": "Best of the sizes tried"}
 
 def headline(results: Results) -> list[str]:
     """How the runs ended, then the law, its forecast and the crossing of the study's tables."""
-    answers = [answer for name, answer in ANSWERS.items() if name in results.study.tables]
+    asked = [(name, ANSWERS[name]) for name in ANSWERS if name in results.study.tables]
     return [
         repeat_words.progress_of_runs(results.trials),
-        *(line for answer in answers for line in answer(results)),
+        *(line for name, answer in asked for line in about(name, answer(results))),
     ]
 
 

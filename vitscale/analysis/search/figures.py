@@ -231,11 +231,20 @@ class _ValueAxis:
         else:
             span = self.high - self.low
             ax.set_ylim(self.low - 0.06 * span, self.high + 0.16 * span)
-        ax.axhline(
-            self.high * span**0.05 if self.is_log else self.high + 0.05 * span,
-            color=GREY,
-            linewidth=0.8,
-        )
+        if self.note:
+            edge = self.high * span**0.05 if self.is_log else self.high + 0.05 * span
+            ax.axhline(edge, color=GREY, linewidth=0.8)
+            ax.annotate(
+                "above: no value",
+                (1, edge),
+                xycoords=ax.get_yaxis_transform(),
+                xytext=(0, -2),
+                textcoords="offset points",
+                ha="right",
+                va="top",
+                fontsize=7,
+                color="#777777",
+            )
         _value_ticks(ax.yaxis, self)
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 
 from vitscale.analysis import registry
 from vitscale.analysis.kind import Kind, Summary
+from vitscale.analysis.report.text import about
 from vitscale.analysis.results import Results
 from vitscale.analysis.search.files import files
 from vitscale.analysis.search.tables import (
@@ -32,7 +33,7 @@ WHY = (
 
 def headline(results: Results) -> list[str]:
     """How far the search is, then the best point of each arm."""
-    return [progress(results), *answer(results)]
+    return [progress(results), *about("search_best", answer(results))]
 
 
 def counts(results: Results) -> pd.DataFrame:

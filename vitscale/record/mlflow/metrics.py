@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from mlflow.entities import Metric
 
 MAX_METRICS = 1000  # of a request: MLflow's limit
-_NOT_METRICS = ("unix_s", "step", "epoch")  # epoch is the MLflow step
+# epoch is the MLflow step, and how a trial ended a tag; as metrics they would be the first charts
+_NOT_METRICS = ("unix_s", "step", "epoch", "diverged")
 
 
 def row_metrics(row: Row) -> list[Metric]:
     """The metrics of a row at MLflow step `epoch`, with the time of the row."""
-    names = {"epoch": "epoch", **{_key(name): name for name in row if name not in _NOT_METRICS}}
-    return _metrics_at(row, names)
+    return _metrics_at(row, {_key(name): name for name in row if name not in _NOT_METRICS})
 
 
 def evaluation_metrics(outcome: Outcome) -> list[Metric]:

@@ -33,14 +33,15 @@ LOGS = {"lr": "log10_lr", "wd": "log10_wd"}  # field -> the param with its logar
 _COUNTS = ("n", "diverged", "failed", "missing")
 _PLANNED = "tags.`vitscale.planned` = 'true'"  # hides trials of earlier plans
 _TAG = "mlflow.sharedViewState."
-_QUERY = {"workflowType": "machine_learning", "compareRunsMode": "CHART"}
+_QUERY = {"workflowType": "machine_learning"}
 # MLflow fills these sections with a chart per metric
 _COLLAPSED = ("Model metrics", "System metrics")
 
 
 def address(base: str, experiment_id: str, view: str = TRIALS) -> str:
-    """The address of an experiment's runs, with a saved view and its charts open."""
-    query = urlencode({**_QUERY, "viewStateShareKey": view})
+    """The address of an experiment's runs, with a saved view and its charts, if it has any."""
+    charts = {} if view == ARMS else {"compareRunsMode": "CHART"}
+    query = urlencode({**_QUERY, **charts, "viewStateShareKey": view})
     return f"{base}/#/experiments/{experiment_id}/runs?{query}"
 
 
@@ -63,8 +64,7 @@ def trial_views(study: Study) -> dict[str, dict[str, Any]]:
     metrics = (study.metric, *study.trials[0].config.also_charted)
     curves = {"One line per trial": [_line(metric) for metric in metrics]}
     # no column of the result: MLflow would show the mean of a group without its spread
-    counts = ["metrics.`diverged`", "metrics.`failed`"]
-    by_arm = _view("Curves by arm", role, "params.`arm`", counts, curves)
+    by_arm = _view("Curves by arm", role, "params.`arm`", [], curves)
     keys = [{"mode": "param", "groupByData": "arm"}]
     grouping = {"aggregateFunction": "average", "groupByKeys": keys}
     by_arm["state"] |= {"groupBy": grouping, "useGroupedValuesInCharts": False}
@@ -72,18 +72,16 @@ def trial_views(study: Study) -> dict[str, dict[str, Any]]:
 
 
 def arm_view(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """The view of the parent and the arms: estimates with their intervals, as columns, and as axes
-    of a chart each, so that no chart has an estimate without its interval.
+    """The view of the parent and the arms: a table with estimates between the ends of their
+    intervals, and no chart, since none of MLflow's has an interval.
     """
     metrics = dict.fromkeys(names)  # in the order of the summary
     counts = [name for name in _COUNTS if name in metrics]
     spans = [(f"{name}_low", name, f"{name}_high") for name in metrics if f"{name}_low" in metrics]
     columns = [f"metrics.`{name}`" for name in (*counts, *(end for span in spans for end in span))]
     columns += ["params.`params_m`", "params.`flops_g`"]
-    charts = [_parallel(["arm"], span) for span in spans]
-    plots = {"Estimates by arm, with their 95% intervals": charts} if charts else {}
     role = f"tags.`vitscale.role` != 'trial' and {_PLANNED}"
-    return {ARMS: _view("Arms", role, "tags.`vitscale.arm`", columns, plots)}
+    return {ARMS: _view("Arms", role, "tags.`vitscale.arm`", columns, {})}
 
 
 def result_of(study: Study) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FILE = "mlflow.json"  # in the folder of the study
 # in place of a digest: the run is tagged as of a trial that is not planned any more
 UNPLANNED = "left out"
-BEGAN = "began_s"  # tag of a trial's run
+BEGAN, EPOCH = "began_s", "epoch"  # tags of a trial's run
 
 
 @dataclass
@@ -43,10 +43,11 @@ class ChildRun:
         """
         state = run.info.status
         status = run.data.tags.get("vitscale.status", "") if state != "RUNNING" else ""
+        shown = run.data.metrics.get("epoch", 0)  # of older versions, which had no tag
         return cls(
             run.info.run_id,
             state,
-            int(run.data.metrics.get("epoch", 0)),
+            int(run.data.tags.get(f"vitscale.{EPOCH}", shown)),
             status,
             "vitscale.error" in run.data.tags,
             digest,

@@ -17,7 +17,7 @@ from vitscale.record.mlflow.metrics import (
     finite_metrics,
     row_metrics,
 )
-from vitscale.record.mlflow.run_cache import BEGAN, UNPLANNED, ChildRun, RunCache
+from vitscale.record.mlflow.run_cache import BEGAN, EPOCH, UNPLANNED, ChildRun, RunCache
 from vitscale.record.outcome import Outcome, Status, value_at
 
 if TYPE_CHECKING:
@@ -124,6 +124,8 @@ class TrialRuns:
         new_params = self.contents.params_of(trial) if child.digest != digest else {}
         params = [Param(name, value) for name, value in new_params.items()]
         named = [RunTag(f"vitscale.{key}", value) for key, value in tags.items() if value]
+        if metrics:
+            named.append(RunTag(f"vitscale.{EPOCH}", str(metrics[-1].step)))
         if metrics or named or params:
             self.client.log_batch(child.run_id, metrics=metrics, params=params, tags=named)
         child.digest = digest
@@ -155,11 +157,7 @@ class TrialRuns:
         if outcome.status is Status.MISSING:
             return []
         ended_ms = end_ms(rows) if rows else self.client.get_run(child.run_id).info.start_time
-        numbers = {
-            pages.result_of(study): outcome.final(study.column),
-            "diverged": outcome.status is Status.DIVERGED,
-            "failed": outcome.status is Status.FAILED,
-        }
+        numbers = {pages.result_of(study): outcome.final(study.column)}
         return [
             Metric(name, value, ended_ms, epoch) for name, value in finite_metrics(numbers).items()
         ]
