@@ -30,6 +30,7 @@ _SHAPE = {
     "resolution",
     "batch_size",
     "model",
+    "own",
     "timm_args",
     "precision",
     "seed",
