@@ -93,6 +93,12 @@ def test_arguments_are_axes_with_one_text_each(folder: Path) -> None:
         ({"model": "field.py:X"}, ["depth of field.py:X must have no default", "depth=12, and 4"]),
         ({"model": "asks.py:X"}, ["without a default must be a field or in own", "no size"]),
         ({"model": "no_package_of_this_name.a:X"}, ["must be installed"]),
+        ({"model": "tiny:Tiny"}, ["must be installed", "a file is named as tiny.py:Tiny"]),
+        ({"model": "tiny.py:Tine"}, ["no Tine in it", "did you mean 'Tiny'"]),
+        ({"model": "calls.py:X"}, ["by `import`, which can be read", "line 2", "'tiny'"]),
+        ({"dim": 4}, ["must be known", "an argument of a part is own={'dim': ...}"]),
+        ({"model": int}, ["model must be of type str", "as in 'file.py:Name'"]),
+        ({"metrics": "asks.py:unitless"}, ["a unit and its own name", "a unit must have a name"]),
         ({"optimizer": "asks.py:none"}, ["must take (groups) by position", "0 parameters"]),
         ({"metrics": "asks.py:none"}, ["must take (logits, targets) by position"]),
         ({"metrics": "asks.py:undeclared"}, ["must be decorated by @reports(Metric(...), ...)"]),
@@ -105,12 +111,17 @@ def test_what_is_no_part_is_refused_in_one_line(
 ) -> None:
     (folder / "syntax.py").write_text("def x(:")
     (folder / "bytes.py").write_bytes(b"\xff\xfe")
+    (folder / "calls.py").write_text(
+        "import importlib\ntiny = importlib.import_module('tiny')\nclass X: ...\n"
+    )
     (folder / "relative.py").write_text("from . import y\nclass X: ...\n")
     (folder / "field.py").write_text("def X(num_classes, depth=12): ...\n")
     (folder / "asks.py").write_text(
         "from vitscale import Metric, reports\n"
         "def X(size): ...\ndef none(): ...\ndef undeclared(logits, labels): ...\n"
-        "@reports(Metric(name=none(), label='x'))\ndef odd(logits, labels): ...\n"
+        "@reports(Metric(name=none(), label='x', near=1.0))\ndef odd(logits, labels): ...\n"
+        "@reports(Metric(name='x', label='x', unit='', near=1.0, worst=0.0, bounds=(0.0, 1.0),"
+        " beyond=2.0))\ndef unitless(logits, labels): ...\n"
     )
     with pytest.raises(ValueError) as refused:
         config = TrainConfig(**{"model": "tiny.py:Tiny", **fields})  # type: ignore[arg-type]
@@ -130,6 +141,7 @@ def test_a_declared_metric_is_a_column(folder: Path) -> None:
     column = TrainConfig(metrics="mine.py:margin").columns["val_ema_margin"]
     assert (column.metric.worst, column.metric.lower_is_better) == (-math.inf, False)
     assert column.metric.bounds == (-math.inf, math.inf)
+    assert column.metric.text(0.0717) == "0.07 nats"  # a tenth of what is near is seen
 
 
 def test_a_part_of_a_package_has_its_version_in_the_id() -> None:

@@ -132,6 +132,16 @@ def other_name(logits, labels):
     return {"b": labels}
 
 
+@reports(Metric(name="a", label="a", unit="%", worst=0.0, bounds=(0.0, 1.0), near=1.0, beyond=2.0))
+def beyond(logits, labels):
+    return {"a": 0 * labels + 7}
+
+
+class Misspelt(Perceptron):
+    def forward(self, x):
+        return self.layer(x)
+
+
 class Draws(Perceptron):
     def forward(self, x):
         return self.layers(nn.functional.dropout(x, 0.5, self.training))
@@ -240,6 +250,8 @@ def test_a_source_that_is_not_trusted_does_not_run(tmp_path: Path) -> None:
         ({"loss": "torch.nn:CrossEntropyLoss"}, ["one value per sample"]),
         ({"augment": "mine.py:shorter"}, ["keep the shape", "(3, 1, 8, 8) for (4, 1, 8, 8)"]),
         ({"metrics": "mine.py:other_name"}, ["metrics must give (a)", "'b'"]),
+        ({"metrics": "mine.py:beyond"}, ["0 <= a <= 1 must hold, as declared", "7"]),
+        ({"model": "mine.py:Misspelt"}, ["images of the shape (1, 1, 8, 8)", "'layer'", "line "]),
         ({"optimizer": "timm:muom"}, ["an optimizer of timm", "close are muon"]),
         ({"optimizer": "timm:kron"}, ["resumes by the bit"]),
         ({"optimizer": "timm:sgd", "beta1": 0.8}, ["must be at their defaults", "no betas"]),

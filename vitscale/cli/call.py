@@ -90,8 +90,12 @@ def _arguments(parser: argparse.ArgumentParser, options: Mapping[str, Any]) -> I
                 raise ValueError(f"{name} must be of type bool, but got ({name}={shown(value)})")
             if value or opposite:
                 yield option if value else opposite[0]
-        elif known[name].nargs == "+":
-            yield from (option, *map(str, value if isinstance(value, list | tuple) else [value]))
+        elif known[name].nargs == "+" or isinstance(known[name].default, list):
+            several = value if isinstance(value, list | tuple) else [value]
+            if known[name].nargs == "+":
+                yield from (option, *map(str, several))
+            else:  # given several times
+                yield from (f"{option}={one}" for one in several)
         else:
             yield f"{option}={os.fspath(value) if isinstance(value, os.PathLike) else value}"
 

@@ -13,7 +13,7 @@ from vitscale.catalog import epoch_times
 from vitscale.catalog.costs import published_models
 from vitscale.catalog.datasets import DATASETS, dataset_facts
 from vitscale.cli.terminal import columns, hours, print_json, si
-from vitscale.launch.earlier_plan import new_throughout, plan_before
+from vitscale.launch.earlier_plan import changed_parts, new_throughout, plan_before
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import (
     SMALL_BYTES,
@@ -99,8 +99,10 @@ def show(
     summary = summarize(study, store, options)
     if ledger and (ledger.looks or ledger.final):
         summary["looks"] = _looks(study, ledger)
-    if not summary["done"] and study.slug in store.slugs() and not study.search:
-        summary["differs"] = new_throughout(plan_before(store, study.slug), study)
+    if study.slug in store.slugs() and not study.search:
+        before = plan_before(store, study.slug)
+        differs = () if summary["done"] else (new_throughout(before, study),)
+        summary["differs"] = "; ".join(filter(None, (*differs, *changed_parts(before, study))))
     try:
         folder = store.study(study.slug)
         folder.write(PREVIEW, encoded(to_json(study)))

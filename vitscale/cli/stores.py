@@ -34,10 +34,10 @@ def add_trust(parser: argparse._ActionsContainer) -> None:
     """Adds the option `--trust-parts`."""
     parser.add_argument(
         "--trust-parts",
-        nargs="+",
-        default=(),
+        action="append",
+        default=[],
         metavar="DIGEST",
-        help="run these parts of a store, by the digests of their sources that a refusal names",
+        help="run a part of a store, by the digest of its source that a refusal names; repeatable",
     )
 
 

@@ -55,7 +55,7 @@ def changed_parts(plan: Mapping[str, Any], study: Study) -> list[str]:
         for part in set(parts_of(trial.config).values()):
             if part not in before.get(name_of(part), {part}):
                 new[name_of(part)] += 1
-    return [f"{name} has changed: {num} new trials" for name, num in new.items()]
+    return [f"{name} has changed: {num} new trial{'s' * (num > 1)}" for name, num in new.items()]
 
 
 def renamed(plan: Mapping[str, Any], study: Study) -> set[str]:

@@ -121,7 +121,7 @@ class TrainConfig(Fields):
             given = {name.removeprefix(OWN): value for name, value in mine.items()}
             fields["own"] = {**(read_own(own) if isinstance(own, str) else own), **given}
         if not self.others or not fields.keys() <= set(FREE):
-            _check_known_fields(type(self), fields)
+            _check_known_fields(type(self), fields, bool(parts_of(self)))
             return type(self)(**{**self.asdict(), **fields})  # half the time of dataclasses.replace
         # a fifth of the time of that: no law of the other fields must be checked again
         config = object.__new__(type(self))
@@ -193,12 +193,16 @@ def _values(config: TrainConfig) -> tuple[Any, ...]:
     return _getters[kind](config)
 
 
-def _check_known_fields(kind: type[Fields], fields: dict[str, Any]) -> None:
+def _check_known_fields(
+    kind: type[Fields], fields: dict[str, Any], with_parts: bool = False
+) -> None:
     known = defaults(kind)
     for name in fields:
         if name not in known:
             close = field_meant(name, known)
             hint = f"; did you mean {close!r}?" if close else "; `vitscale fields` lists them"
+            if with_parts or any(map(is_part, fields.values())):
+                hint = f"; an argument of a part is own={{{name!r}: ...}}"
             raise ValueError(
                 f"a field of {kind.__name__} must be known, but got "
                 f"({shown_text(name)}={shown(fields[name])}){hint}"
@@ -213,7 +217,10 @@ def _check_value(name: str, field: FieldType, value: Any) -> None:
     kind = field.kind
     is_kind = type(value) is kind or (kind is float and isinstance(value, float))
     if not is_kind:
-        raise ValueError(f"{name} must be of type {kind.__name__}, but got ({name}={shown(value)})")
+        hint = "; a part is named by its file, as in 'file.py:Name'" if callable(value) else ""
+        raise ValueError(
+            f"{name} must be of type {kind.__name__}, but got ({name}={shown(value)}){hint}"
+        )
     # it equals 0.0, but would give the same training another id
     if kind is float and str(value) == "-0.0":
         raise ValueError(f"{name} must not be a negative zero, but got ({name}={value!r})")

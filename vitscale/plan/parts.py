@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from vitscale.plan.metrics import METRICS, Metric
-from vitscale.plan.spelling import shown
+from vitscale.plan.spelling import did_you_mean, shown
 
 # field -> what its callable gets by position; a class of `loss`, `augment` or `metrics` is made
 # first, and its instance gets that
@@ -126,7 +126,13 @@ def _version(part: str, module: str) -> str:
         return importlib.metadata.version("torch").partition("+")[0]
     names = importlib.metadata.packages_distributions().get(top)
     if not names:
-        raise ValueError(f"the package of a part must be installed, but got ({part}: no {top})")
+        file = next(
+            (f for f in (folder / f"{module}.py" for folder in _folders()) if f.is_file()), 0
+        )
+        hint = f"; a file is named as {module}.py:{part.partition(':')[2]}" if file else ""
+        raise ValueError(
+            f"the package of a part must be installed, but got ({part}: no {top}){hint}"
+        )
     return importlib.metadata.version(names[0])
 
 
@@ -223,8 +229,13 @@ def read_source(path: Path, beside: Path) -> tuple[Source, list[Path]]:
         if len(modules) > MOST_FILES or size > MOST_BYTES:
             law = f"a part must have at most {MOST_FILES} files and {MOST_BYTES} bytes"
             raise ValueError(f"{law}, but got ({path}: {len(modules)} files, {size} bytes)")
-        for imported in _imports(_parsed(text, file), name, is_package, file):
+        tree = _parsed(text, file)
+        for imported in _imports(tree, name, is_package, file):
             waiting += _with_parents(imported)
+        for imported, line in _imported_by_call(tree):
+            if _file_of(imported, roots) is not None:
+                law = "a part must import files of the project by `import`, which can be read"
+                raise ValueError(f"{law}, but got ({file}, line {line}: {shown(imported)})")
     return Source(main, modules), list(files.values())
 
 
@@ -278,6 +289,15 @@ def _imports(tree: ast.Module, module: str, is_package: bool, file: Path) -> Ite
             yield from (f"{base}.{alias.name}" for alias in node.names if alias.name != "*")
 
 
+def _imported_by_call(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """(name, line) of modules that are imported by a function, as far as they are written out."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            by, name = ast.unparse(node.func), node.args[0].value
+            if by.endswith(("import_module", "__import__")) and isinstance(name, str):
+                yield name, node.lineno
+
+
 # ---- what a callable asks for
 
 
@@ -302,7 +322,9 @@ def _signature(field: str, part: str, name: str, source: Source) -> dict[str, An
     definition = _definition(name, source)
     if definition is None:
         law = "a part must be a class or a function that its file defines"
-        raise ValueError(f"{law}, but got ({part}: no {name} in it)")
+        kinds = ast.ClassDef | ast.FunctionDef
+        there = [of.name for of in _main_of(source).body if isinstance(of, kinds)]
+        raise ValueError(f"{law}, but got ({part}: no {name} in it){did_you_mean(name, there)}")
     position = len(PARTS[field])
     if isinstance(definition, ast.ClassDef):
         function = _init_of(definition, source)
@@ -324,9 +346,12 @@ def _signature(field: str, part: str, name: str, source: Source) -> dict[str, An
     return found
 
 
+def _main_of(source: Source) -> ast.Module:
+    return _parsed(source.modules[source.main][1], source.main)
+
+
 def _definition(name: str, source: Source) -> ast.ClassDef | ast.FunctionDef | None:
-    tree = _parsed(source.modules[source.main][1], source.main)
-    for node in tree.body:
+    for node in _main_of(source).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
             return node
     return None
@@ -401,10 +426,14 @@ def _declared(definition: ast.ClassDef | ast.FunctionDef, part: str) -> Iterator
     for node in calls[0].args:
         try:
             assert isinstance(node, ast.Call) and not node.args
-            metric = Metric(**{str(word.arg): _number(word.value) for word in node.keywords})
+            given = {str(word.arg): _number(word.value) for word in node.keywords}
+            if "decimals" not in given and 0 < given["near"] < 1:  # a tenth of what is near is seen
+                given["decimals"] = 1 + math.ceil(-math.log10(given["near"]))
+            metric = Metric(**given)
             assert re.fullmatch("[a-z][a-z0-9_]*", metric.name) and metric.name not in METRICS
-        except (ValueError, TypeError, AssertionError, SyntaxError) as error:
-            law = "a metric must be Metric(name=..., ...) with constants and a name of its own"
+            assert metric.unit.strip(), "a unit must have a name"
+        except (ValueError, TypeError, KeyError, AssertionError, SyntaxError) as error:
+            law = "a metric must be Metric(name=..., ...) with constants, a unit and its own name"
             raise ValueError(
                 f"{law}, but got ({name_of(part)}: {shown(ast.unparse(node))}; {error})"
             ) from None

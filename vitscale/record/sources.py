@@ -82,7 +82,7 @@ def check_trusted(
     is among those that the user trusts, by the 64 hex digits of its source; a part of a package by
     its name.
     """
-    accepted = {*trusted, *_run_before()}
+    accepted, missing = {*trusted, *_run_before()}, dict[str, str]()
     for part in dict.fromkeys(part for c in configs for part in parts.parts_of(c).values()):
         digest = parts.digest_of(part)
         if digest and parts.is_trusted(digest):
@@ -96,9 +96,12 @@ def check_trusted(
         key = source.sha256 if source else part
         if key not in accepted:
             where = f", in {store.parts.address(f'{digest}{SUFFIX}')}" if source else ""
-            raise ValueError(
-                "a part of a store must be trusted before it runs, but got "
-                f"({part}{where}); read it, then give --trust-parts {key}"
-            )
-        if digest:
+            missing.setdefault(key, f"{part}{where}")
+        elif digest:
             parts.trust([digest])
+    if missing:
+        options = " ".join(f"--trust-parts {key}" for key in missing)
+        raise ValueError(
+            "a part of a store must be trusted before it runs, but got "
+            f"({'; '.join(missing.values())}); read it, then give {options}"
+        )

@@ -15,7 +15,7 @@ from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import Complexity
 from vitscale.plan.parts import is_part
 from vitscale.train.model import build_model
-from vitscale.train.parts import check_logits, load
+from vitscale.train.parts import check_logits, load, reason_of
 
 aten = torch.ops.aten
 PRODUCTS = (aten.mm, aten.bmm, aten.addmm, aten.baddbmm)
@@ -53,7 +53,13 @@ def _counted(config: TrainConfig, device: str) -> Complexity:
         try:
             logits = model(image)
         except Exception as error:
-            if not isinstance(error, (RuntimeError, AssertionError)) and not is_part(config.model):
+            if is_part(config.model):
+                shape = tuple(image.shape)
+                raise ValueError(
+                    f"a model must take images of the shape {shape}, but got ({config.model}: "
+                    f"{reason_of(error)})"
+                ) from None
+            if not isinstance(error, (RuntimeError, AssertionError)):
                 raise
             raise ValueError(
                 f"{config.model} must take images of such a size, but got "

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.metrics import WEIGHTS, column
+from vitscale.plan.parts import metrics_of
 from vitscale.record.outcome import Row
 from vitscale.train.batchnorm import reestimate
 from vitscale.train.data import EVAL_BATCH, Batches, HeldOut, fingerprint, num_readers
@@ -215,7 +216,14 @@ def evaluate_each(
                 predictions[number].add(missed, logits)
     for model in models:
         model.train()
-    return [tally.row(team, data.num) for tally in tallies]
+    rows = [tally.row(team, data.num) for tally in tallies]
+    if config.metrics:
+        from vitscale.train.parts import check_bounds
+
+        for metric in metrics_of(config.metrics):
+            for row in rows:
+                check_bounds(metric, row[metric.name], config)
+    return rows
 
 
 def _calling(

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from vitscale.plan import parts
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.fields import DEFAULTS
+from vitscale.plan.metrics import Metric
 from vitscale.plan.spelling import shown
 from vitscale.train.sources.images import Images
 
@@ -149,7 +150,7 @@ def made(config: TrainConfig, field: str, *given: Any, data_root: Path | None = 
     except Exception as error:
         known = ", ".join(f"{name}={shown(value)}" for name, value in arguments.items())
         raise ValueError(
-            f"a part must work with its arguments, but got ({part}: {known}): {reason_of(error)}"
+            f"a part must work with its arguments, but got ({part}: {known}; {reason_of(error)})"
         ) from error
 
 
@@ -256,8 +257,8 @@ def _augment(config: TrainConfig) -> Callable[[Tensor, torch.Generator], Tensor]
 @cache
 def own_metrics(config: TrainConfig) -> Callable[[Tensor, Tensor], Mapping[str, Tensor]]:
     """The metrics of a part: logits (B, classes) and labels (B,) -> name -> values (B,)."""
-    function = made(config, "metrics")
-    names = [metric.name for metric in parts.metrics_of(config.metrics)]
+    function, declared = made(config, "metrics"), parts.metrics_of(config.metrics)
+    names = [metric.name for metric in declared]
 
     def values(logits: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
         found: Mapping[str, Tensor] = function(logits, labels)
@@ -270,6 +271,16 @@ def own_metrics(config: TrainConfig) -> Callable[[Tensor, Tensor], Mapping[str, 
         return found
 
     return values
+
+
+def check_bounds(metric: Metric, value: float, config: TrainConfig) -> None:
+    """Raises ValueError for a finite value of a part's metric beyond its declared bounds."""
+    low, high = metric.bounds
+    if value < low or value > high:
+        raise ValueError(
+            f"{low:g} <= {metric.name} <= {high:g} must hold, as declared, but got "
+            f"({config.metrics}: {value:g})"
+        )
 
 
 class OwnImages:

@@ -16,7 +16,14 @@ from vitscale.train.device import seed_everything
 from vitscale.train.draws import seed_layers
 from vitscale.train.model import build_model
 from vitscale.train.optim import build_optimizer
-from vitscale.train.parts import check_logits, own_augment, own_loss, own_metrics, reason_of
+from vitscale.train.parts import (
+    check_bounds,
+    check_logits,
+    own_augment,
+    own_loss,
+    own_metrics,
+    reason_of,
+)
 from vitscale.train.step import autocast
 
 BATCH, STEPS = 4, 3
@@ -34,7 +41,9 @@ def check_parts(config: TrainConfig) -> None:
         if "loss" in of:
             own_loss(config)(logits, _as_mixed(labels, config))
         if "metrics" in of:
-            own_metrics(config)(logits, labels)
+            values = own_metrics(config)(logits, labels)
+            for metric in parts.metrics_of(config.metrics):
+                check_bounds(metric, values[metric.name].double().mean().item(), config)
         if "augment" in of:
             shape = (BATCH, config.channels, config.resolution, config.resolution)
             own_augment(config, torch.rand(shape), [0])
