@@ -532,7 +532,7 @@ def prepare(options: argparse.Namespace) -> None:
         )
     fields = (
         "source data_root size skip_unreadable dataset source_root channels max_megapixels "
-        "follow_symlinks"
+        "follow_symlinks val_fraction seed"
     )
     for name in ("source", "data_root", "source_root"):
         if (given := getattr(options, name)) and not str(given).startswith(TORCHVISION):
