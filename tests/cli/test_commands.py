@@ -500,6 +500,7 @@ def test_options_of_a_plan_need_a_plan(tmp_path: Path, capsys: pytest.CaptureFix
         ("run lr_wd_edff", "lr_wd_edf"),
         ("completion bsh", "bash"),
         ("status --zzzzzz", ""),
+        ("compare a b --metric c", ""),  # --verify is an option of another command
     ],
 )
 def test_a_refused_word_names_what_it_resembles(typed: str, meant: str) -> None:
@@ -685,12 +686,15 @@ def test_a_closed_stream_gets_the_file_descriptor_of_no_other_file(tmp_path: Pat
 def test_lines_are_drawn_over_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("JPY_PARENT_PID", raising=False)
     ours, theirs = pty.openpty()
     with open(ours, "rb"), open(theirs, "w") as terminal:
         assert is_live(Console(file=terminal))
         monkeypatch.setenv("TERM", "dumb")
         assert not is_live(Console(file=terminal))
-    monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setenv("JPY_PARENT_PID", "1")  # as `!vitscale` of a notebook has it
+        assert not is_live(Console(file=terminal))
     assert not is_live(Console(file=io.StringIO()))
 
 

@@ -93,6 +93,8 @@ def test_refusals_name_what_there_is(store: Store, monkeypatch: pytest.MonkeyPat
         vitscale.load("lr_wd")
     with pytest.raises(ValueError, match=r"must be among \(edf_summary, .*but got \('edf'\)"):
         vitscale.load(SLUG).table("edf")
+    with pytest.raises(KeyError, match=r"must be among \(edf_summary.*but got \('edf'\)"):
+        vitscale.load(SLUG).tables["edf"]
     with pytest.raises(ValueError, match="a study must be in the store, but got none"):
         vitscale.load(SLUG, store.root / "nothing")
     assert not (store.root / "nothing").exists()

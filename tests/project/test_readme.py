@@ -96,7 +96,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         workdir = store.claim(config.id, config.non_default(), study.slug, 1)
         store.finish(workdir, read[config.id])
     (place / "studies").symlink_to(ROOT / "studies")
-    write_flowers(place / "data" / "flowers")
+    write_flowers(place)
     result = run("python studies/lr_wd_edf.py", place, timeout=2400)
     (place / "demo.txt").write_text(result.stdout)
     assert result.returncode == 0, result.stdout
@@ -104,11 +104,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_flowers(folder: Path) -> None:
-    """A user's own dataset: class folders of images."""
-    for split in ("train", "val"):
-        for number, name in enumerate(("daisy", "rose")):
-            path = folder / split / name / "1.png"
-            path.parent.mkdir(parents=True)
+    """A user's own dataset: class folders of images, divided, and not divided."""
+    for number, name in enumerate(("daisy", "rose")):
+        for place in (
+            "data/flowers/train/{}/1.png",
+            "data/flowers/val/{}/1.png",
+            "photos/{}/1.png",
+            "photos/{}/2.png",
+        ):
+            path = folder / place.format(name)
+            path.parent.mkdir(parents=True, exist_ok=True)
             Image.new("RGB", (80, 70), (99, 9 * number, 0)).save(path)
 
 
@@ -173,6 +178,7 @@ EXPECTED = {
     "vitscale complexity": "178.4 | 178.36",
     "vitscale complexity --runtime": "acts_m r = 0.93",
     "vitscale prepare data/flowers data --size 64": "flowers-64",
+    "vitscale prepare photos data --size 64 --val-fraction 0.2 --seed 0": "val: 2 images",
 }
 
 

@@ -303,6 +303,20 @@ def test_a_bad_plan_is_refused_in_one_line_with_its_file(
     assert not list((store.root / "studies").glob(f"{name}-demo/report"))
 
 
+def test_a_trial_is_shown_beside_any_bad_plan(store: Store, run: Run) -> None:
+    said = run("show", "good-demo:ViT:0")
+    assert said.code == 0 and "good-demo" in said.out
+    for name in ("no_arm", "arm_a_list", "config_a_number", *PLAN_FAULTS):
+        assert len(named(said, store.root / "studies" / f"{name}-demo" / "plan.json")) == 1, name
+    for name in STUDY_FAULTS:
+        assert run("show", f"{name}-demo:ViT").code in (0, 2)
+
+
+def test_a_plan_of_another_version_says_what_it_lacks(store: Store, run: Run) -> None:
+    (line,) = run("report", "no_arm-demo").told
+    assert "no 'arm'; the study's script writes it anew" in line and "KeyError" not in line
+
+
 def test_sync_shows_what_can_be_shown(
     store: Store, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from vitscale.plan.config import TrainConfig
 from vitscale.plan.data import facts
 from vitscale.train.prepare import Request, prepare, verify
 from vitscale.train.sources import folders, load_split
+from vitscale.train.sources.prepared import Prepared
 
 torch.set_num_threads(1)
 
@@ -349,6 +351,76 @@ def test_a_changed_file_and_another_version_are_named(source: Path, tmp_path: Pa
         ValueError, match=r"format == 1 must hold .*, but got \(.*manifest.json: format=2"
     ):
         load_split(config_of("tiny-16"), "train", tmp_path)
+
+
+UNSPLIT = {"cat": range(10), "dog": range(4), "owl": (0, 7)}
+# the smallest of sha256("0\0" + name), by sha256sum: 2 of 10 cats, 1 of 4 dogs, 1 of 2 owls
+IN_VAL = {"cat/9.png", "cat/1.png", "dog/2.png", "owl/0.png"}
+
+
+def unsplit(folder: Path, *, backwards: bool) -> Path:
+    """Gray images CLASS/i.png, written in one order or the other."""
+    names = [f"{of_class}/{i}.png" for of_class, of in UNSPLIT.items() for i in of]
+    for name in reversed(names) if backwards else names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (9, 9), len(name)).save(folder / name)
+    return folder
+
+
+def names_of(folder: Path, split: str) -> set[str]:
+    images = Prepared(folder).read(split)
+    assert images.names is not None
+    return {name.decode() for name in images.names}
+
+
+def test_a_share_of_each_class_becomes_val_whatever_order_the_disk_has(tmp_path: Path) -> None:
+    """Of two orders in /dev/shm, which lists files as they were written, and of the disk's."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+        places = [
+            unsplit(place / "pets", backwards=backwards)
+            for place, backwards in (
+                (tmp_path, False),
+                (Path(memory) / "a", False),
+                (Path(memory) / "b", True),
+            )
+        ]
+        assert os.listdir(places[1] / "cat") != os.listdir(places[2] / "cat")
+        sets = [
+            prepare(Request(str(place), place.parent / "data", 8, val_fraction=0.2, channels=1))
+            for place in places
+        ]
+        manifests = [json.loads((one / "manifest.json").read_text()) for one in sets]
+        assert len({json.dumps(one["splits"]) for one in manifests}) == 1  # checksums, too
+        assert names_of(sets[0], "val") == IN_VAL
+    request = manifests[0]["request"]
+    assert (request["val_fraction"], request["seed"]) == (0.2, 0)
+    everything = {str(path.relative_to(places[0])) for path in places[0].rglob("*.png")}
+    assert names_of(sets[0], "train") == everything - IN_VAL
+    for fields in ({"val_fraction": 0.3}, {"val_fraction": 0.2, "seed": 1}):
+        with pytest.raises(ValueError, match=r"must hold for the set at"):
+            prepare(Request(str(places[0]), tmp_path / "data", 8, channels=1, **fields))
+    (tmp_path / "split").mkdir()
+    places[0].rename(tmp_path / "split" / "train")  # train/ without val/ is divided alike
+    alike = prepare(Request(str(tmp_path / "split"), tmp_path, 8, val_fraction=0.2, channels=1))
+    assert names_of(alike, "val") == {f"train/{name}" for name in IN_VAL}
+
+
+def test_what_cannot_be_divided_is_refused(source: Path, tmp_path: Path) -> None:
+    pets = unsplit(tmp_path / "pets", backwards=False)
+    lines = [
+        (source, {"val_fraction": 0.2}, r"and no val/, must be there .*tiny: there are train, val"),
+        (source.parent, {"val_fraction": 0.2}, r"class folders that hold images"),
+        (pets, {"val_fraction": 1.0}, r"0 < val_fraction < 1 must hold"),
+        (pets, {"seed": 1}, r"--seed must be that of --val-fraction"),
+        (pets, {}, r"no train/; there are: cat, dog, owl\); .*--val-fraction 0\.2"),
+        ("torchvision:CIFAR10", {"val_fraction": 0.2}, r"must be of class folders without val/"),
+        (pets, {"val_fraction": 0.2}, r"two images or more, .*owl: 1\)"),
+    ]
+    for folder, fields, line in lines:
+        if line == lines[-1][2]:
+            (pets / "owl" / "7.png").unlink()
+        with pytest.raises(ValueError, match=line):
+            prepare(Request(str(folder), tmp_path / "data", 8, channels=1, **fields))
 
 
 def vitscale(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitscale.cli import housekeeping, plans
+from vitscale.cli.process import is_live
 from vitscale.cli.project import become, copy_project, find_script, listing
 from vitscale.cli.script import (
     Parser,
@@ -532,7 +533,7 @@ def prepare(options: argparse.Namespace) -> None:
         )
     fields = (
         "source data_root size skip_unreadable dataset source_root channels max_megapixels "
-        "follow_symlinks"
+        "follow_symlinks val_fraction seed"
     )
     for name in ("source", "data_root", "source_root"):
         if (given := getattr(options, name)) and not str(given).startswith(TORCHVISION):
@@ -541,9 +542,9 @@ def prepare(options: argparse.Namespace) -> None:
         splits=tuple(options.splits), **{name: getattr(options, name) for name in fields.split()}
     )
     columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
-    on_terminal = sys.stderr.isatty()
-    bar = Progress(*columns, console=Console(stderr=True), disable=not on_terminal)
-    with bar if on_terminal else contextlib.nullcontext():  # older rich ends in an empty line
+    console = Console(stderr=True)
+    bar = Progress(*columns, console=console, disable=not is_live(console))
+    with bar if is_live(console) else contextlib.nullcontext():  # older rich ends in an empty line
         tasks: dict[str, Any] = {}
 
         def show(split: str, done: int, total: int) -> None:

@@ -17,7 +17,9 @@ BASH = """_vitscale() {{
   COMPREPLY=($(compgen -W "$words" -- "$word"))
 }}
 complete -o default -F _vitscale vitscale"""
-ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
+ZSH = """(( $+functions[compdef] )) || { autoload -U compinit && compinit }
+autoload -U +X bashcompinit && bashcompinit
+"""
 FISH = "complete -c vitscale -n __fish_use_subcommand -f -a {name} -d {help}"
 FISH_OPTION = "complete -c vitscale -n '__fish_seen_subcommand_from {name}' -l {option}"
 FISH_STUDY = (

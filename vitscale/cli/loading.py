@@ -9,7 +9,7 @@ import urllib.parse
 import warnings
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from vitscale.cli.stores import existing, read_plan
 from vitscale.plan.spelling import shown
@@ -21,6 +21,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from vitscale.analysis.results import Results
+
+T = TypeVar("T")
+
+
+class _Named(dict[str, T]):
+    """Tables or figures by name."""
+
+    def __missing__(self, name: object) -> NoReturn:
+        raise KeyError(f"a name must be among ({', '.join(self)}), but got ({shown(name)})")
 
 
 class StudyResults:
@@ -59,7 +68,7 @@ class StudyResults:
     @cached_property
     def tables(self) -> Mapping[str, pd.DataFrame]:
         """The tables of the report by name; the 95% interval of `x` is in `x_low` and `x_high`."""
-        return {name: self.table(name) for name in self.study.tables}
+        return _Named({name: self.table(name) for name in self.study.tables})
 
     def table(self, name: str) -> pd.DataFrame:
         """Any table of this kind of study, such as "edf_curves", even if it is not in the report.
@@ -81,7 +90,7 @@ class StudyResults:
     @cached_property
     def figures(self) -> Mapping[str, Figure]:
         """The figures of the report by name, which a notebook shows; `savefig` writes one."""
-        return {name: self.figure(name) for name in self.study.figures}
+        return _Named({name: self.figure(name) for name in self.study.figures})
 
     def figure(self, name: str) -> Figure:
         """Any figure of this kind of study, drawn anew, even if it is not in the report.

@@ -225,6 +225,13 @@ def add_prepare(parsers: Any) -> None:
         "--splits", nargs="+", default=[], metavar="SPLIT", help="such as train val (default: all)"
     )
     parser.add_argument(
+        "--val-fraction",
+        type=float,
+        metavar="F",
+        help="hold out this share of each class as val, of class folders without val/",
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="of --val-fraction (default: 0)")
+    parser.add_argument(
         "--dataset", default="", metavar="NAME", help="(default: the name of the folder or class)"
     )
     parser.add_argument(

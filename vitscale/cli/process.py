@@ -46,8 +46,10 @@ def tell(line: str, stream: TextIO) -> None:
 
 
 def is_live(console: Console) -> bool:
-    """Whether lines may be drawn over. FORCE_COLOR makes rich believe that of a file, too."""
-    return console.is_interactive and console.file.isatty()
+    """Whether lines may be drawn over. FORCE_COLOR makes rich believe that of a file, too; and `!`
+    in a notebook has a terminal, of which the notebook shows every control character.
+    """
+    return console.is_interactive and console.file.isatty() and "JPY_PARENT_PID" not in os.environ
 
 
 @contextlib.contextmanager

@@ -180,6 +180,8 @@ def check_installed(*modules: str) -> None:
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line."""
 
+    given: Sequence[str] = ()  # what it last parsed
+
     def error(self, message: str) -> NoReturn:
         """Prints one line, as for every other bad input, instead of the usage."""
         self.exit(EXIT_REFUSED, f"{self.prog}: error: {one_line(message + self._meant(message))}\n")
@@ -190,9 +192,9 @@ class Parser(argparse.ArgumentParser):
         command = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
         if option:
             commands = (a for a in self._actions if isinstance(a, argparse._SubParsersAction))
-            parsers = [self, *(of for action in commands for of in action.choices.values())]
-            known = dict.fromkeys(name for of in parsers for name in of._option_string_actions)
-            return did_you_mean(option[1], known)
+            choices = {name: of for action in commands for name, of in action.choices.items()}
+            asked = next((choices[word] for word in self.given if word in choices), self)
+            return did_you_mean(option[1], asked._option_string_actions)
         return did_you_mean(command[1], re.findall(r"[^\s',]+", command[2])) if command else ""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -201,6 +203,7 @@ class Parser(argparse.ArgumentParser):
         for argument in given:
             if re.fullmatch(r"--[^=]+=--", argument):
                 self.error(f"a value must be given after =, but got ({argument})")
+        self.given = given
         return super().parse_known_args(given, namespace)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from vitscale.plan.parents import AT_END, entries
 from vitscale.record.outcome import DONE, Status
 from vitscale.record.store import Store
+from vitscale.record.study_files import PLAN
 from vitscale.record.trial_files import TRIAL_ID
 from vitscale.record.trial_links import FOLDER, link_paths, point_names
 from vitscale.record.workdir import CHECKPOINT, CheckpointName, Damaged, pinned, read_json
@@ -27,10 +28,18 @@ def readable_plans(store: Store) -> dict[str, dict[str, Any]]:
     plans = {}
     for slug in store.slugs():
         try:
-            plans[slug] = store.plan(slug)
+            plan = store.plan(slug)
+            if not all(map(_is_named, plan["trials"])):
+                where = store.study(slug).address(PLAN)
+                raise Damaged(f"a trial of a plan must have an arm and fields, but got ({where})")
+            plans[slug] = plan
         except (Damaged, OSError) as damage:
             warnings.warn(str(damage), stacklevel=2)
     return plans
+
+
+def _is_named(entry: Mapping[str, Any]) -> bool:
+    return isinstance(entry.get("arm"), str) and isinstance(entry.get("config", {}), dict)
 
 
 def find(store: Store, plans: Plans, name: str) -> list[str]:

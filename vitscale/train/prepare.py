@@ -23,6 +23,7 @@ from vitscale.catalog.datasets import dataset_facts
 from vitscale.plan.data import BEGUN, CIFAR, MANIFEST, REAL, TORCHVISION, layout_of
 from vitscale.plan.spelling import shown
 from vitscale.train.sources import Images, Source, open_folder
+from vitscale.train.sources.folders import UnsplitFolders
 from vitscale.train.sources.images import Limits, check_inside, to_tensor
 from vitscale.train.sources.prepared import (
     VERSION,
@@ -57,8 +58,24 @@ class Request:
     shard_bytes: int = 512 * 2**20  # largest size of the pixels of one file
     max_megapixels: float = Limits.max_megapixels  # of an image before it is resized
     follow_symlinks: bool = Limits.follow_symlinks  # out of the source's folder
+    val_fraction: float | None = None  # of each class, for class folders without val/
+    seed: int | None = None  # of that split; None: 0
 
     def __post_init__(self) -> None:
+        layout = layout_of(Path(self.source))
+        if self.val_fraction is not None and (
+            self.source.startswith(TORCHVISION) or (layout and layout.kind != "folders")
+        ):
+            raise ValueError(
+                "--val-fraction must be of class folders without val/, but got "
+                f"({self.source}{f': {layout.kind}' if layout else ''})"
+            )
+        if self.val_fraction is None and self.seed is not None:
+            raise ValueError(f"--seed must be that of --val-fraction, but got (seed={self.seed})")
+        if self.val_fraction is not None and not 0 < self.val_fraction < 1:
+            raise ValueError(
+                f"0 < val_fraction < 1 must hold, but got (val_fraction={self.val_fraction})"
+            )
         if not 0 < self.max_megapixels <= 10_000:
             raise ValueError(
                 "0 < max_megapixels <= 10000 must hold, but got "
@@ -147,7 +164,12 @@ def _open(request: Request) -> Source:
         )
     # the ReaL labels are copied unchanged
     check_inside(Path(request.source) / REAL, Path(request.source), request.limits)
-    return open_folder(Path(request.source), request.channels, request.limits)
+    folder = Path(request.source)
+    if request.val_fraction is None:
+        return open_folder(folder, request.channels, request.limits)
+    return UnsplitFolders(
+        folder, request.channels, request.val_fraction, request.seed or 0, request.limits
+    )
 
 
 def _read(source: Source, request: Request) -> dict[str, Images]:
@@ -230,6 +252,8 @@ def _identity(request: Request, source: Source, images: dict[str, Images]) -> di
     return {
         "source": place,
         **{name: json.loads(json.dumps(getattr(request, name))) for name in fields},
+        "val_fraction": request.val_fraction,
+        "seed": None if request.val_fraction is None else request.seed or 0,
         "images": {split: len(whole) for split, whole in images.items()},
         "classes": None if source.classes is None else len(source.classes),
         "content": _digest_of(source, images),
@@ -412,7 +436,8 @@ def _finish(
 ) -> None:
     """Writes the manifest, which completes the set, and removes temporary records."""
     real = Path(request.source) / REAL
-    if real.is_file() and "val" in splits:
+    # ReaL labels are those of a val that exists: their file counts its images
+    if real.is_file() and "val" in splits and request.val_fraction is None:
         shutil.copyfile(real, folder / REAL)
     manifest = {
         "format": VERSION,

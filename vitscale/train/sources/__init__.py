@@ -23,9 +23,9 @@ from vitscale.plan.data import (
 from vitscale.plan.parts import is_part
 from vitscale.train.sources.cifar import Cifar
 from vitscale.train.sources.digits import Digits
-from vitscale.train.sources.folders import Folders
+from vitscale.train.sources.folders import Folders, listing, unsplit_classes
 from vitscale.train.sources.idx import Idx
-from vitscale.train.sources.images import LIMITS, Images, Limits, Source, is_hidden
+from vitscale.train.sources.images import LIMITS, Images, Limits, Source
 from vitscale.train.sources.parquet import Parquet
 from vitscale.train.sources.prepared import Prepared
 from vitscale.train.sources.shards import Shards
@@ -122,11 +122,13 @@ def open_folder(folder: Path, channels: int, limits: Limits = LIMITS) -> Source:
     """The source in a folder; image files are decoded to `channels` (1 gray, 3 RGB)."""
     layout = layout_of(folder)
     if layout is None:
-        there = sorted(path.name for path in folder.iterdir() if not is_hidden(path.name))
+        unsplit = unsplit_classes(folder)
         raise ValueError(
             "a dataset must be class folders train/CLASS and val/CLASS, parquet shards, IDX or "
             f"CIFAR's files, or a prepared set, but got ({folder}: no train/; there are: "
-            f"{', '.join(there[:5]) or 'nothing'}{', ...' * (len(there) > 5)})"
+            f"{listing(folder)})"
+            + "; `vitscale prepare --val-fraction 0.2` makes train and val of class folders"
+            * bool(unsplit)
         )
     if layout.kind == "unfinished":
         raise ValueError(f"a prepared set must be finished, but got ({folder})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import unicodedata
 from collections.abc import Sequence
@@ -47,6 +48,80 @@ class Folders:
         names, labels, left_out = _list(self.folder, split, self.classes, self.limits)
         decode = Files(self.folder, names, self.channels, self.limits)
         return Images(torch.from_numpy(labels), decode=decode, names=names, left_out=left_out)
+
+
+class UnsplitFolders:
+    """Class folders without val/: a share of the images of each class becomes val.
+
+    The classes lie in train/, or, as CLASS/image.jpg, in the folder itself. An image falls into val
+    by a hash of its name and the seed, so that the split depends neither on the order in which a
+    file system lists files nor on a random generator.
+    """
+
+    def __init__(
+        self, folder: Path, channels: int, val_fraction: float, seed: int, limits: Limits = LIMITS
+    ) -> None:
+        in_train = (folder / "train").is_dir() and bool(_subfolders(folder / "train"))
+        self.classes = _subfolders(folder / "train") if in_train else unsplit_classes(folder)
+        if not self.classes or (in_train and (folder / "val").is_dir()):
+            raise ValueError(
+                "class folders that hold images, and no val/, must be there to hold out "
+                f"--val-fraction of them, but got ({folder}: there are {listing(folder)})"
+            )
+        self.splits = ("train", "val")
+        self.folder, self.channels, self.limits = folder, channels, limits
+        self.val_fraction, self.seed, self.place = val_fraction, seed, "train" if in_train else "."
+
+    def read(self, split: str) -> Images:
+        """Lists the images of a split.
+
+        Raises ValueError for a class with a single image, and as `Folders` does.
+        """
+        names, labels, left_out = _list(self.folder, self.place, self.classes, self.limits)
+        in_val = self._in_val(names, labels)
+        rows = np.flatnonzero(in_val if split == "val" else ~in_val)
+        return Images(
+            torch.from_numpy(labels[rows]),
+            decode=Files(self.folder, names[rows], self.channels, self.limits),
+            names=names[rows],
+            left_out=left_out if split == "train" else {},
+        )
+
+    def _in_val(self, names: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Which images (N,) are of val, bool: at least one of each class, and never all."""
+        in_val = np.zeros(len(labels), bool)
+        for label, of_class in enumerate(self.classes):
+            rows = np.flatnonzero(labels == label)
+            if len(rows) < 2:
+                raise ValueError(
+                    "a class must have two images or more, one of them for val, but got "
+                    f"({self.folder / self.place / of_class}: {len(rows)})"
+                )
+            num = min(max(round(len(rows) * self.val_fraction), 1), len(rows) - 1)
+            in_val[sorted(rows, key=lambda row: self._rank(names.item(row)))[:num]] = True
+        return in_val
+
+    def _rank(self, name: bytes) -> tuple[bytes, bytes]:
+        """By name below the folder of the classes: the same wherever and however it is stored."""
+        relative = os.path.relpath(os.fsdecode(name), self.place)
+        key = os.fsencode(unicodedata.normalize("NFC", relative))
+        return hashlib.sha256(b"%d\0%s" % (self.seed, key)).digest(), key
+
+
+def unsplit_classes(folder: Path) -> tuple[str, ...]:
+    """The class folders of a folder without train/; empty unless each of them holds an image.
+
+    Folders such as training/CLASS are no classes.
+    """
+    names = _subfolders(folder)
+    holds = (any(not why_no_image(file) for file in os.listdir(folder / name)) for name in names)
+    return names if all(holds) else ()
+
+
+def listing(folder: Path) -> str:
+    """The first names in a folder."""
+    there = sorted(name for name in os.listdir(folder) if not is_hidden(name))
+    return f"{', '.join(there[:5]) or 'nothing'}{', ...' * (len(there) > 5)}"
 
 
 def _subfolders(folder: Path) -> tuple[str, ...]:
