@@ -41,6 +41,8 @@ COUNTS = {
     ("lr_wd_edf", "fashion"): 2 * 2 * (16 + 4),
     ("lr_wd_edf", "cifar"): 2 * 2 * (32 + 8),
     ("lr_wd_edf", "imagenet"): 1152 + 18,
+    ("optimizers", "demo"): 5 * 2 * (14 + 4),
+    ("optimizers", "fashion"): 5 * 2 * (16 + 4),
     ("optimizer_stability", "demo"): 2 * 4 * 2 * 5,
     ("optimizer_stability", "cifar"): 2 * 4 * 2 * 5,
     ("optimizer_stability", "imagenet"): 48 + 24,
@@ -517,6 +519,28 @@ def test_no_search_and_no_draw_used_the_seeds_of_the_references(
     searched = set(script("tune_lr_wd").study(scale).seeds)
     assert len(seeds) == num_references and searched == set(range(num_searched))
     assert not seeds & (searched | {t.config.seed for t in study.trials if t.point is not None})
+
+
+@pytest.mark.parametrize("scale", ["demo", "fashion"])
+def test_all_optimizers_have_one_budget_of_tuning_and_intervals_as_wide(scale: str) -> None:
+    first, second = script("tune_lr_wd").study(scale), script("tune_optimizers").study(scale)
+    for name in ("num", "seeds", "per_round", "sampler", "sampler_seed", "asha", "metric"):
+        assert getattr(first, name) == getattr(second, name)
+    same = {"optimizer": "adamw", "beta2": 0.999, "momentum": 0.9}
+    assert {config.replace(**same).id for config in second.configs.values()} == {
+        config.replace(**same).id for config in first.configs.values()
+    }
+    adamw = first.spaces["ViT_P AdamW"]
+    for space in second.spaces.values():
+        assert {axis: s.high / s.low for axis, s in space.items()} == pytest.approx(
+            {axis: s.high / s.low for axis, s in adamw.items()}
+        )
+    study = plan("optimizers", scale)
+    assert ids(plan("lr_wd_edf", scale)) <= ids(study)
+    assert {pair[1] for pair in study.pairs} == {"ViT_P AdamW", "ViT_C AdamW"}
+    for arm in study.arms:  # log-uniform on as wide intervals, at the same quantiles of all arms
+        lrs = [t.config.lr for t in study.trials if t.arm.name == arm and t.point is not None]
+        assert max(lrs) / min(lrs) < 32
 
 
 @pytest.mark.parametrize(("name", "scale"), list(itertools.product(REPEATS, SCALES)))

@@ -1,0 +1,54 @@
+"""Five optimizers at one budget of tuning: values of studies/tune_optimizers.py and optimizers.py.
+
+AdamW and SGD have the winners of studies/tune_lr_wd.py. The other three are searched in the same
+way: as many points, seeds and epochs, the same sampler, and intervals as wide as AdamW's. All
+values were chosen before any training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from optuna.distributions import FloatDistribution
+
+from search_spaces import demo, fashion
+from search_spaces.space import Space
+from search_spaces.winners import in_words, optima, tuned
+from search_spaces.xiao2021 import interval
+
+SPACES: dict[str, Space] = {"demo": demo, "fashion": fashion}
+# label -> fields; beside lr and wd, optimizers have the values of their papers or of timm
+FIELDS: dict[str, dict[str, Any]] = {
+    "AdamW": {"optimizer": "adamw"},
+    "SGD": {"optimizer": "sgd"},
+    # Chen et al. 2023, algorithm 2 and section 5: lr 3 to 10 times lower than AdamW's, wd as much
+    # higher
+    "Lion": {"optimizer": "lion", "beta2": 0.99},
+    "NAdamW": {"optimizer": "timm:nadamw"},
+    # steps of the size of AdamW's (Liu et al. 2025, section 2.2), which updates the rest at this lr
+    "Muon": {"optimizer": "timm:muon", "momentum": 0.95},
+}
+SEARCHED: dict[str, dict[str, FloatDistribution]] = {
+    "Lion": interval((5e-5, 6.4e-3), (0.05, 5.0)),
+    "NAdamW": interval((2.5e-4, 3.2e-2), (0.01, 1.0)),
+    "Muon": interval((2.5e-4, 3.2e-2), (0.01, 1.0)),
+}
+
+
+def winners_file(scale: str) -> str:
+    """Where `vitscale adopt` writes the winners of the search, from the root of the project."""
+    return f"search_spaces/tuned/optimizers_{scale}.json"
+
+
+def tuned_values(scale: str) -> tuple[dict[tuple[str, str], tuple[float, float]], str]:
+    """((model, label) -> lr and wd, how they were found). Raises ValueError without a search."""
+    found = tuned(f"optimizers_{scale}")
+    if found is None:
+        raise ValueError(
+            f"the winners of studies/tune_optimizers.py --scale {scale} must be adopted first "
+            f"(vitscale adopt tune_optimizers-{scale}), but got none ({winners_file(scale)})"
+        )
+    space, name = SPACES[scale], {fields["optimizer"]: label for label, fields in FIELDS.items()}
+    pairs: Mapping[tuple[str, str], tuple[float, float]] = {**space.OPTIMA, **optima(found)}
+    return {(model, name[of]): values for (model, of), values in pairs.items()}, in_words(found)
