@@ -7,8 +7,7 @@ Every optimizer had the same search (tune_lr_wd.py, tune_optimizers.py) and has 
 1/8 to 4 times its own good value, so what is compared is the shape of its valley and not where it
 lies. The trials with AdamW and SGD are those of lr_wd_edf.py.
 
-    python studies/optimizers.py  # 180 trials on digits, of which 72 are those of the demo
-    python studies/optimizers.py --scale fashion  # 200 trials on Fashion-MNIST, hours of 2 cores
+    python studies/optimizers.py  # 180 trials on digits, of which 72 are those of `make demo`
 """
 
 from typing import Literal, NamedTuple
@@ -37,17 +36,10 @@ SCALES = {
         "Models of 0.07 M parameters on 8x8 digits, and 400 images of val: no evidence about other "
         "models. Muon and Lion have all values but lr and wd from their papers or timm.",
     ),
-    "fashion": Scale(
-        16,
-        4,
-        "Models of 0.1 M parameters, 3 epochs of 50,000 images of Fashion-MNIST; val is its "
-        "published test set of 10,000 images. Muon and Lion have all values but lr and wd from "
-        "their papers or timm.",
-    ),
 }
 
 
-def study(scale: Literal["demo", "fashion"] = "demo", num: int | None = None) -> Study:
+def study(scale: Literal["demo"] = "demo", num: int | None = None) -> Study:
     """`num` draws for each model and optimizer, which both models share."""
     space, values = SPACES[scale], SCALES[scale]
     num = values.num_draws if num is None else num

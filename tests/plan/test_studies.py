@@ -42,7 +42,6 @@ COUNTS = {
     ("lr_wd_edf", "cifar"): 2 * 2 * (32 + 8),
     ("lr_wd_edf", "imagenet"): 1152 + 18,
     ("optimizers", "demo"): 5 * 2 * (14 + 4),
-    ("optimizers", "fashion"): 5 * 2 * (16 + 4),
     ("optimizer_stability", "demo"): 2 * 4 * 2 * 5,
     ("optimizer_stability", "cifar"): 2 * 4 * 2 * 5,
     ("optimizer_stability", "imagenet"): 48 + 24,
@@ -148,7 +147,7 @@ def test_no_study_reports_what_another_tuned_on(name: str, scale: str) -> None:
     chooses = ("depth_vs_width", "layerscale_depth")
     lr = name == "scaling" or (name in chooses and scale != "imagenet")
     for trial in trials:
-        draw = name == "lr_wd_edf" and trial.point is not None
+        draw = name in ("lr_wd_edf", "optimizers") and trial.point is not None
         assert trial.config.eval_split == "val"
         assert ("minival" in trial.config.evals) == (lr or draw)
 
@@ -535,6 +534,8 @@ def test_all_optimizers_have_one_budget_of_tuning_and_intervals_as_wide(scale: s
         assert {axis: s.high / s.low for axis, s in space.items()} == pytest.approx(
             {axis: s.high / s.low for axis, s in adamw.items()}
         )
+    if scale == "fashion":  # the study waits for the winners of its search
+        return
     study = plan("optimizers", scale)
     assert ids(plan("lr_wd_edf", scale)) <= ids(study)
     assert {pair[1] for pair in study.pairs} == {"ViT_P AdamW", "ViT_C AdamW"}

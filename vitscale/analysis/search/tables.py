@@ -417,7 +417,10 @@ def ped_anova(
 
     num = len(made.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)))
     evaluator = PedAnovaImportanceEvaluator(target_quantile=max(0.1, NUM_GOOD / num))
-    return get_param_importances(made, evaluator=evaluator, target=target)
+    with warnings.catch_warnings():
+        # that a target should be low, which a permuted error is, too
+        warnings.filterwarnings("ignore", "PedAnovaImportanceEvaluator computes", UserWarning)
+        return get_param_importances(made, evaluator=evaluator, target=target)
 
 
 def noise_shares(results: Results, arm: str, num: int = NUM_NOISE) -> dict[str, float]:
