@@ -27,7 +27,7 @@ STATISTICS = ("scipy", "statsmodels", "sklearn", "statistics", "random")
 FACTS = {
     *("describe", "errors", "evaluations", "finished", "counts", "draws_of", "curves"),
     "value_limits",
-    *("members", "copied_from", "share", "spaces", "ranked"),
+    *("members", "copied_from", "share", "spaces", "ranked", "why_no_importance"),
     *("population", "lengths_of", "Layout"),
     *("axes", "contour_axes", "info", "procedure", "is_numeric", "reported"),
     # printed numbers, which are no results; what draws them is drawn by published/figures.py

@@ -92,6 +92,8 @@ ALLOWED = {
         "os.link",
     },
     "record/provenance.py": {"read_bytes", "rglob"},  # the code of vitscale
+    "record/sources.py": {"mkdir", "read_text"},  # the user's note of the parts that were run
+    "plan/parts.py": {"is_file", "os.stat", "read_text"},  # the user's parts
     "plan/data.py": {"is_dir", "is_file", "iterdir", "read_text"},
     "plan/profile.py": {"read_text"},
     "plan/cores.py": {"read_text"},  # /proc, /sys
