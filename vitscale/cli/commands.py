@@ -299,7 +299,7 @@ def ui(options: argparse.Namespace) -> None:
     If MLFLOW_TRACKING_URI names a server, only prints the links.
     """
     check_installed("mlflow")
-    print("starting", flush=True)  # the imports take seconds
+    print("starting", file=sys.stderr, flush=True)  # the imports take seconds
     from vitscale.record.mlflow.experiment import study_pages
     from vitscale.record.mlflow.place import (
         database_of,
