@@ -163,7 +163,8 @@ def test_a_study_with_own_parts_is_killed_edited_and_evaluated(
     contents = [file.read_bytes() for file in (tmp_path / "runs/parts").iterdir()]
     digests = [hashlib.sha256(content).hexdigest() for content in contents]
     assert any(digest in refused.stderr for digest in digests)
-    assert vitscale(*again, "--trust-parts", *digests, **other).returncode == 0
+    trusted = [f"--trust-parts={digest}" for digest in digests]
+    assert vitscale(*again, *trusted, **other).returncode == 0
     assert (tmp_path / "ran").exists()
 
 

@@ -3,6 +3,7 @@ whether their parts can be used."""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -28,7 +29,9 @@ def check_parts(study: Study, trusted: Sequence[str], store: Store) -> None:
         for config in configs
         if parts_of(config) or config.optimizer.startswith("timm:")
     }
-    if with_parts:
+    # a plan whose costs have a closed form needs no torch, which then tries no optimizer of timm
+    is_needed = any(parts_of(config) for config in with_parts.values())
+    if with_parts and (is_needed or importlib.util.find_spec("torch")):
         from vitscale.train import try_parts
 
         for config in with_parts.values():
