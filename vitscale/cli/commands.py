@@ -299,8 +299,6 @@ def ui(options: argparse.Namespace) -> None:
     If MLFLOW_TRACKING_URI names a server, only prints the links.
     """
     check_installed("mlflow")
-    print("starting", file=sys.stderr, flush=True)  # the imports take seconds
-    from vitscale.record.mlflow.experiment import study_pages
     from vitscale.record.mlflow.place import (
         database_of,
         follow_move,
@@ -316,6 +314,9 @@ def ui(options: argparse.Namespace) -> None:
             f"an MLflow database must exist, but got ({database}); run a study or `vitscale sync` "
             "first"
         )
+    print("starting", file=sys.stderr, flush=True)  # not before a refusal; MLflow takes seconds
+    from vitscale.record.mlflow.experiment import study_pages
+
     follow_move(uri)
     if uri.startswith("http"):
         base = without_user(uri)
