@@ -10,6 +10,7 @@ never run; vitscale.train.parts runs it.
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -68,8 +69,7 @@ class Source(NamedTuple):
 
 
 _sources: dict[str, Source] = {}  # by digest
-_trusted: set[str] = set()  # digests of sources that may run
-named_here: set[str] = set()  # parts of packages that this process named
+_trusted: set[str] = set()  # digests of sources, and parts of packages, that may run
 _read: dict[Path, tuple[dict[Path, tuple[int, int]], str]] = {}  # file -> (its files, digest)
 _signatures: dict[str, dict[str, Any]] = {}
 
@@ -112,7 +112,7 @@ def named(field: str, part: str) -> str:
         if match["version"]:
             return part
         whole = f"{part}@{_version(part, match['module'])}"
-        named_here.add(whole)
+        _trusted.add(whole)  # the user's own code names it
         return whole
     raise ValueError(
         f"{field} must name a part as 'folder/file.py:Name' or 'package.module:Name', but got "
@@ -120,16 +120,16 @@ def named(field: str, part: str) -> str:
     )
 
 
+@functools.cache  # a failure is not kept
 def _version(part: str, module: str) -> str:
+    """The version of a package, for which all that are installed are looked through."""
     top = module.partition(".")[0]
     if top == "torch":
         return importlib.metadata.version("torch").partition("+")[0]
     names = importlib.metadata.packages_distributions().get(top)
     if not names:
-        file = next(
-            (f for f in (folder / f"{module}.py" for folder in _folders()) if f.is_file()), 0
-        )
-        hint = f"; a file is named as {module}.py:{part.partition(':')[2]}" if file else ""
+        is_file = any((folder / f"{module}.py").is_file() for folder in _folders())
+        hint = f"; a file is named as {module}.py:{part.partition(':')[2]}" if is_file else ""
         raise ValueError(
             f"the package of a part must be installed, but got ({part}: no {top}){hint}"
         )
@@ -182,14 +182,16 @@ def source_of(digest: str) -> Source | None:
     return _sources.get(digest)
 
 
-def trust(digests: Iterable[str]) -> None:
-    """Lets sources run in this process."""
-    _trusted.update(digests)
+def trust(keys: Iterable[str]) -> None:
+    """Lets sources, by digest, and parts of packages run in this process."""
+    _trusted.update(keys)
 
 
-def is_trusted(digest: str) -> bool:
-    """Whether a source may run: it is of the user's own files, or the user trusts it."""
-    return digest in _trusted
+def is_trusted(key: str) -> bool:
+    """Whether a source or a part of a package may run: the user's own files have or name it, or
+    the user trusts it.
+    """
+    return key in _trusted
 
 
 def decoded(content: bytes, digest: str) -> Source:

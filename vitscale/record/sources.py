@@ -17,21 +17,27 @@ SUFFIX = ".json"
 
 
 def keep(configs: Iterable[TrainConfig], store: StoreFolder) -> None:
-    """Writes the sources that the store does not have, and that this user has run them."""
-    digests = list(dict.fromkeys(_digests(config.asdict() for config in configs)))
-    sources = [source for digest in digests if (source := parts.source_of(digest))]
-    for digest, source in zip(digests, sources, strict=True):
-        if not store.parts.exists(f"{digest}{SUFFIX}"):
+    """Writes the sources that the store does not have, and that this user has run the parts."""
+    keys = set()
+    for part in _named(configs):
+        source = parts.source_of(digest := parts.digest_of(part))
+        keys.add(source.sha256 if source else part)
+        if source and not store.parts.exists(f"{digest}{SUFFIX}"):
             store.parts.create(f"{digest}{SUFFIX}", source.encoded())
-    if new := {source.sha256 for source in sources} - _run_before():
+    if keys and (new := keys - _run_before()):
         with contextlib.suppress(OSError):  # without it, `vitscale evaluate` asks
             _ledger().parent.mkdir(parents=True, exist_ok=True)
             with _ledger().open("a") as file:
-                file.writelines(f"{sha256}\n" for sha256 in sorted(new))
+                file.writelines(f"{key}\n" for key in sorted(new))
+
+
+def _named(configs: Iterable[TrainConfig]) -> list[str]:
+    """The parts of configs, each once."""
+    return list(dict.fromkeys(part for c in configs for part in parts.parts_of(c).values()))
 
 
 def _ledger() -> Path:
-    """The file of this user with the sources that were run from the user's own files."""
+    """The file of this user with the parts that were run: digests of sources, names of packages."""
     state = path_of(given("", "XDG_STATE_HOME", "~/.local/state"))
     return state / "vitscale" / "own-parts"
 
@@ -82,23 +88,21 @@ def check_trusted(
     is among those that the user trusts, by the 64 hex digits of its source; a part of a package by
     its name.
     """
+    unknown = [p for p in _named(configs) if not parts.is_trusted(parts.digest_of(p) or p)]
+    if not unknown:
+        return
+    read(({"model": part} for part in unknown), store)
     accepted, missing = {*trusted, *_run_before()}, dict[str, str]()
-    for part in dict.fromkeys(part for c in configs for part in parts.parts_of(c).values()):
+    for part in unknown:
         digest = parts.digest_of(part)
-        if digest and parts.is_trusted(digest):
-            continue
-        source = parts.source_of(digest) if digest else None
+        source, where = parts.source_of(digest), store.parts.address(f"{digest}{SUFFIX}")
         if digest and source is None:
-            where = store.parts.address(f"{digest}{SUFFIX}")
             raise ValueError(f"the store must have the source of a part, but got none ({where})")
-        if not digest and part in parts.named_here:
-            continue
         key = source.sha256 if source else part
-        if key not in accepted:
-            where = f", in {store.parts.address(f'{digest}{SUFFIX}')}" if source else ""
-            missing.setdefault(key, f"{part}{where}")
-        elif digest:
-            parts.trust([digest])
+        if key in accepted:
+            parts.trust([digest or part])
+        else:
+            missing.setdefault(key, f"{part}, in {where}" if source else part)
     if missing:
         options = " ".join(f"--trust-parts {key}" for key in missing)
         raise ValueError(
