@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import html
 import os
 import urllib.parse
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -77,15 +78,17 @@ class StudyResults:
         """
         from vitscale.analysis.kinds import kind_of
 
-        known = kind_of(self.study).tables
+        make = self._one_of("tables", kind_of(self.study).tables, name)
+        with _quietly():
+            return self._results.once(make).copy()
+
+    def _one_of(self, what: str, known: Mapping[str, T], name: str) -> T:
         if name not in known:
             raise ValueError(
-                f"tables of a study of kind {self.study.kind} must be among ({', '.join(known)}), "
+                f"{what} of a study of kind {self.study.kind} must be among ({', '.join(known)}), "
                 f"but got ({shown(name)})"
             )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
-            return self._results.once(known[name]).copy()
+        return known[name]
 
     @cached_property
     def figures(self) -> Mapping[str, Figure]:
@@ -93,22 +96,16 @@ class StudyResults:
         return _Named({name: self.figure(name) for name in self.study.figures})
 
     def figure(self, name: str) -> Figure:
-        """Any figure of this kind of study, drawn anew, even if it is not in the report.
+        """Any figure of this kind of study, drawn again, even if it is not in the report.
 
         Raises ValueError for other names.
         """
         from vitscale.analysis.kinds import kind_of
         from vitscale.analysis.report.save import as_png
 
-        known = kind_of(self.study).figures
-        if name not in known:
-            raise ValueError(
-                f"figures of a study of kind {self.study.kind} must be among "
-                f"({', '.join(known)}), but got ({shown(name)})"
-            )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
-            figure = known[name](self._results)
+        draw = self._one_of("figures", kind_of(self.study).figures, name)
+        with _quietly():
+            figure = draw(self._results)
         # matplotlib shows a figure in a notebook only if pyplot has made it, and keeps all of those
         setattr(figure, "_repr_png_", lambda: as_png(figure))  # noqa: B010
         return figure
@@ -118,8 +115,7 @@ class StudyResults:
         """The answer of the study in sentences, with n and intervals, as the report begins."""
         from vitscale.analysis.report.report import headline
 
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
+        with _quietly():
             return headline(self._results)
 
     def _repr_html_(self) -> str:
@@ -164,6 +160,14 @@ def load(study: str, store: str | os.PathLike[str] = "") -> StudyResults:
     """
     place = existing(os.fspath(store))
     return StudyResults(results_of(read_plan(place, study), place), place)
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Without numpy's warnings of means and quotients of nothing, which tables have as NaN."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield
 
 
 def _link(address: str) -> str:

@@ -48,7 +48,7 @@ def laws_of(c: Fields) -> list[Law]:
     types = field_types(type(c))
     laws = [
         (
-            f"{name} in ({', '.join(field.choices)}{OPEN.get(name, '') * field.is_open})",
+            f"{name} in ({', '.join(field.choices)}{OPEN.get(name, '')})",
             getattr(c, name) in field.choices or (field.is_open and _is_open(name, c)),
             name,
         )
