@@ -314,7 +314,7 @@ def test_a_trial_is_shown_beside_any_bad_plan(store: Store, run: Run) -> None:
 
 def test_a_plan_of_another_version_says_what_it_lacks(store: Store, run: Run) -> None:
     (line,) = run("report", "no_arm-demo").told
-    assert "no 'arm'; the study's script writes it anew" in line and "KeyError" not in line
+    assert "no 'arm'; the study's script writes it again" in line and "KeyError" not in line
 
 
 def test_sync_shows_what_can_be_shown(

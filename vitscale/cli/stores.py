@@ -69,7 +69,7 @@ def read_plan(store: Store, slug: str) -> Study:
     except Exception as error:  # a damaged plan may hold any value, and so raise anything
         reason = str(error) if isinstance(error, ValueError) else repr(error)
         if isinstance(error, KeyError):  # a plan of another version
-            reason = f"no {error}; the study's script writes it anew"
+            reason = f"no {error}; the study's script writes it again"
         raise Damaged(
             f"a plan must define a valid study, but got ({where}: {one_line(reason)})"
         ) from error
