@@ -497,13 +497,14 @@ def perform(
             declare(store, study.slug, final)
         return report_only(study, store), study, store
     check_installed("torch", "ray", "mlflow")
+    hint = ""
     if "num" in chosen and not ledger.final and not ledger.looks and _tests_something(study):
-        print(
+        hint = (
             f"a study that will grow must say so before its first report, by --final-num N or "
             f"{OPEN}: else this plan's report spends all that it may claim"
         )
     retrain = options.retrain_other_code
-    return run(study, store, resources, Display, retrain, final, goes_on), study, store
+    return run(study, store, resources, Display, retrain, final, goes_on, hint), study, store
 
 
 def _tests_something(study: Study) -> bool:
@@ -568,8 +569,10 @@ def _perform_search(search: Search, options: argparse.Namespace, goes_on: bool) 
         plans.show(stand_in, Store.at(options.store), options)
         if not options.json:
             print(
-                "The points are random stand-ins: a search proposes its points round by round, "
-                "based on earlier results."
+                "The points are stand-ins: this search draws its own at random, round by round."
+                if search.sampler == "random"
+                else "The points are random stand-ins: a search proposes its points round by "
+                "round, based on earlier results."
             )
         return EXIT_DONE
     plans.check_options(options)

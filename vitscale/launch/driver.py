@@ -76,6 +76,7 @@ def run(
     retrain: bool = False,
     final: FinalSize | None = None,
     goes_on: bool = False,
+    hint: str = "",
 ) -> int:
     """Trains the missing trials of a study, or continues a search; returns the exit status.
 
@@ -83,7 +84,7 @@ def run(
     commit trained, and keeps what that gave beside them; a search refuses it, since its later
     points follow from the outcomes of earlier ones. `final`: the size that the study will grow to,
     over which its looks spend the error. `goes_on`: the process does so after this start, and is
-    not ended by it.
+    not ended by it. `hint`: a line for the user, printed once nothing can be refused any more.
 
     Raises ValueError or OSError, before anything is trained, for mistakes that can be detected
     beforehand.
@@ -118,6 +119,8 @@ def run(
     store.make()  # not before: a refusal creates nothing
     store.check_permitted(study.slug)
     _announce_new(store, output)
+    if hint:
+        print(hint, file=cast(TextIO, output))
     try:
         with store.drive(study.slug) as attempt:
             check_alone(sample, store)
