@@ -24,6 +24,9 @@ class Counts(NamedTuple):
     collectives: int
     h2d_bytes: int
     d2h_bytes: int
+    graphs: int
+    nodes: int
+    refused: int
 
     def since(self, before: Counts) -> Counts:
         return Counts(*(now - then for now, then in zip(self, before, strict=True)))

@@ -21,10 +21,24 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* ---- counters; the order is that of COUNTERS in device.py */
 
 enum { LAUNCHES, GEMMS, CONVS, H2D, D2H, D2D, MEMSETS, SYNCS, EVENT_SYNCS, MALLOCS, PINNED, COLLECTIVES, H2D_BYTES,
-       D2H_BYTES, NUM_COUNTERS };
+       D2H_BYTES, GRAPHS, NODES, REFUSED, NUM_COUNTERS };
 static long counters[NUM_COUNTERS];
 
-static void count(int which, long by) { __sync_fetch_and_add(&counters[which], by); }
+/* ---- capture: between begin and end, operations are nodes of a graph, and whatever would wait is refused, by the
+   rules of cudaThreadExchangeStreamCaptureMode: to the thread that captures, unless it is relaxed, to others in the
+   mode global, and to all for the stream that captures */
+
+typedef struct { long by[NUM_COUNTERS]; } Graph;
+static Graph *capturing;
+static void *captured_stream;
+static pthread_t capturer;
+static enum cudaStreamCaptureMode capture_mode;
+static __thread enum cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
+
+static void count(int which, long by) {
+  if (capturing && which <= MEMSETS) { __sync_fetch_and_add(&capturing->by[which], by); return; }
+  __sync_fetch_and_add(&counters[which], by);
+}
 void nullcuda_gemm(void) { count(GEMMS, 1); }
 void nullcuda_conv(void) { count(CONVS, 1); }
 void nullcuda_collective(void) { count(COLLECTIVES, 1); }
@@ -47,7 +61,7 @@ static Status launched(const void *stub) {
   Kernel *kernel = kernel_of(stub);
   if (!kernel->stub) *kernel = (Kernel){stub, "?", 0};
   kernel->launches++;
-  counters[LAUNCHES]++;
+  count(LAUNCHES, 1);
   pthread_mutex_unlock(&lock);
   return cudaSuccess;
 }
@@ -148,7 +162,17 @@ Status cudaDeviceGetAttribute(int *v, enum cudaDeviceAttr a, int d) {
 Status cudaDeviceGetPCIBusId(char *s, int n, int d) { return snprintf(s, n, "0000:%02x:00.0", d + 1), cudaSuccess; }
 Status cudaDeviceGetStreamPriorityRange(int *low, int *high) { return *low = 0, *high = -5, cudaSuccess; }
 Status cudaDeviceCanAccessPeer(int *v, int a, int b) { return *v = 0, cudaSuccess; }
-Status cudaDeviceSynchronize(void) { return count(SYNCS, 1), cudaSuccess; }
+static int refused(Stream s) {
+  if (!capturing) return 0;
+  int is_own = pthread_equal(capturer, pthread_self()) && capture_mode != cudaStreamCaptureModeRelaxed;
+  int is_for_all = thread_mode == cudaStreamCaptureModeGlobal && capture_mode == cudaStreamCaptureModeGlobal;
+  int is_unsafe = thread_mode != cudaStreamCaptureModeRelaxed && (is_own || is_for_all);
+  if (!is_unsafe && s != captured_stream) return 0;
+  count(REFUSED, 1);
+  return cudaErrorStreamCaptureUnsupported;
+}
+static Status waits(int which, Stream s) { return count(which, 1), refused(s); }
+Status cudaDeviceSynchronize(void) { return waits(SYNCS, 0); }
 Status cudaGetLastError(void) { return cudaSuccess; }
 Status cudaPeekAtLastError(void) { return cudaSuccess; }
 const char *cudaGetErrorString(Status e) { return e == cudaErrorMemoryAllocation ? "out of memory" : "null CUDA error"; }
@@ -213,7 +237,10 @@ static Status drop(void *start) {
 Status cudaMalloc(void **p, size_t n) { return take(p, n, cudaMemoryTypeDevice); }
 Status cudaMallocManaged(void **p, size_t n, unsigned flags) { return cudaMalloc(p, n); }
 Status cudaMallocAsync(void **p, size_t n, Stream s) { return cudaMalloc(p, n); }
-Status cudaHostAlloc(void **p, size_t n, unsigned flags) { return take(p, n, cudaMemoryTypeHost); }
+Status cudaHostAlloc(void **p, size_t n, unsigned flags) {
+  if (refused(0)) return cudaErrorStreamCaptureUnsupported;
+  return take(p, n, cudaMemoryTypeHost);
+}
 Status cudaMallocHost(void **p, size_t n) { return take(p, n, cudaMemoryTypeHost); }
 Status cudaFree(void *p) { return drop(p); }
 Status cudaFreeAsync(void *p, Stream s) { return drop(p); }
@@ -254,19 +281,20 @@ static Status copy(void *to, const void *from, size_t size, enum cudaMemcpyKind 
   memmove(to, from, size);
   if (kind == cudaMemcpyDeviceToHost) {
     if (size <= 8 && !is_known(from)) memset(to, 0, size);
-    counters[D2H]++, counters[D2H_BYTES] += size;
+    count(D2H, 1), count(D2H_BYTES, size);
   } else if (kind == cudaMemcpyHostToDevice) {
     know(to, size);
-    counters[H2D]++, counters[H2D_BYTES] += size;
+    count(H2D, 1), count(H2D_BYTES, size);
   } else {
     if (is_known(from)) know(to, size);
-    counters[D2D]++;
+    count(D2D, 1);
   }
   pthread_mutex_unlock(&lock);
   return cudaSuccess;
 }
 Status cudaMemcpy(void *to, const void *from, size_t n, enum cudaMemcpyKind kind) {
-  return count(SYNCS, 1), copy(to, from, n, kind);
+  if (waits(SYNCS, 0)) return cudaErrorStreamCaptureUnsupported;
+  return copy(to, from, n, kind);
 }
 Status cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcpyKind kind, Stream s) {
   return copy(to, from, n, kind);
@@ -278,7 +306,7 @@ static Status set(void *p, int value, size_t n) {
   pthread_mutex_lock(&lock);
   memset(p, value, n);
   know(p, n);
-  counters[MEMSETS]++;
+  count(MEMSETS, 1);
   pthread_mutex_unlock(&lock);
   return cudaSuccess;
 }
@@ -291,20 +319,54 @@ Status cudaStreamCreate(Stream *s) { return *s = malloc(8), cudaSuccess; }
 Status cudaStreamCreateWithFlags(Stream *s, unsigned flags) { return *s = malloc(8), cudaSuccess; }
 Status cudaStreamCreateWithPriority(Stream *s, unsigned flags, int p) { return *s = malloc(8), cudaSuccess; }
 Status cudaStreamGetPriority(Stream s, int *p) { return *p = 0, cudaSuccess; }
-Status cudaStreamSynchronize(Stream s) { return count(SYNCS, 1), cudaSuccess; }
+Status cudaStreamSynchronize(Stream s) { return waits(SYNCS, s); }
 Status cudaStreamQuery(Stream s) { return cudaSuccess; }
-Status cudaStreamIsCapturing(Stream s, enum cudaStreamCaptureStatus *c) { return *c = 0, cudaSuccess; }
+Status cudaStreamIsCapturing(Stream s, enum cudaStreamCaptureStatus *c) {
+  return *c = capturing && s == captured_stream, cudaSuccess;
+}
 Status cudaStreamGetCaptureInfo(Stream s, enum cudaStreamCaptureStatus *c, unsigned long long *id, cudaGraph_t *graph,
                                 const cudaGraphNode_t **nodes, const cudaGraphEdgeData **edges, size_t *n) {
-  *c = 0;
-  if (id) *id = 0;
+  static unsigned long long number = 7;
+  *c = capturing && s == captured_stream;
+  if (id) *id = *c ? number : 0;
+  if (graph) *graph = (cudaGraph_t)capturing;
   if (n) *n = 0;
   return cudaSuccess;
 }
-Status cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *m) { return cudaSuccess; }
+Status cudaStreamBeginCapture(Stream s, enum cudaStreamCaptureMode mode) {
+  captured_stream = s, capturer = pthread_self(), capture_mode = mode, capturing = calloc(1, sizeof(Graph));
+  return cudaSuccess;
+}
+Status cudaStreamEndCapture(Stream s, cudaGraph_t *graph) {
+  return *graph = (cudaGraph_t)capturing, capturing = 0, cudaSuccess;
+}
+Status cudaGraphInstantiate(cudaGraphExec_t *e, cudaGraph_t graph, unsigned long long flags) {
+  Graph *copy = malloc(sizeof(Graph));
+  memcpy(copy, graph, sizeof(Graph));
+  return *e = (cudaGraphExec_t)copy, cudaSuccess;
+}
+Status cudaGraphInstantiateWithFlags(cudaGraphExec_t *e, cudaGraph_t g, unsigned long long f) {
+  return cudaGraphInstantiate(e, g, f);
+}
+Status cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *n) {
+  long sum = 0;
+  for (int i = 0; i <= MEMSETS; i++) sum += i == H2D_BYTES || i == D2H_BYTES ? 0 : ((Graph *)graph)->by[i];
+  return *n = sum, cudaSuccess;
+}
+Status cudaGraphLaunch(cudaGraphExec_t e, Stream s) {
+  count(GRAPHS, 1);
+  for (int i = 0; i <= MEMSETS; i++) __sync_fetch_and_add(&counters[NODES], ((Graph *)e)->by[i]);
+  return cudaSuccess;
+}
+Status cudaGraphDestroy(cudaGraph_t graph) { return free(graph), cudaSuccess; }
+Status cudaGraphExecDestroy(cudaGraphExec_t e) { return free(e), cudaSuccess; }
+Status cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *m) {
+  enum cudaStreamCaptureMode before = thread_mode;
+  return thread_mode = *m, *m = before, cudaSuccess;
+}
 Status cudaEventCreate(Event *e) { return *e = malloc(8), cudaSuccess; }
 Status cudaEventCreateWithFlags(Event *e, unsigned flags) { return *e = malloc(8), cudaSuccess; }
 Status cudaEventDestroy(Event e) { return free(e), cudaSuccess; }
 Status cudaEventQuery(Event e) { return cudaSuccess; }
-Status cudaEventSynchronize(Event e) { return count(EVENT_SYNCS, 1), cudaSuccess; }
+Status cudaEventSynchronize(Event e) { return waits(EVENT_SYNCS, 0); }
 Status cudaEventElapsedTime(float *ms, Event a, Event b) { return *ms = 1, cudaSuccess; }

@@ -1,4 +1,4 @@
-"""Trainings on a real GPU, each whole, again, interrupted and resumed, and on the CPU:
+"""Trainings on a real GPU, each whole, again, interrupted and resumed, captured, and on the CPU:
 DATA_ROOT OUT.json deterministic|free NAME...
 """
 
@@ -9,6 +9,7 @@ import json
 import sys
 import tempfile
 import warnings
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -51,16 +52,31 @@ class Steps:
 
 
 def train(
-    config: TrainConfig, root: Path, device: str, folder: Path, cut: int | None = None
+    config: TrainConfig,
+    root: Path,
+    device: str,
+    folder: Path,
+    cut: int | None = None,
+    capture: bool = False,
 ) -> tuple[list[Row], int]:
-    """The rows, without times, and how often the host waited within steps of a GPU."""
+    """The rows, without times, and how often the host waited within steps of a GPU.
+
+    Raises ValueError if something of a training is not captured that should be.
+    """
     rows: list[Row] = []
-    options = {"data_root": root, "checkpoint_every_s": 1e9 if cut is None else 0.0}
+    options: dict[str, Any] = {"data_root": root, "capture": capture}
+    options["checkpoint_every_s"] = 1e9 if cut is None else 0.0
     with Steps(cut), warnings.catch_warnings(record=True) as said, suppress(Interrupted):
         warnings.simplefilter("always")
-        rows.extend(loop.train(config, folder, device, **options))
+        rows.extend(complete(loop.train(config, folder, device, **options)))
     waits = [str(one.message) for one in said if "synchronizing" in str(one.message)]
     return [{k: v for k, v in row.items() if k not in loop.TIMING} for row in rows], len(waits)
+
+
+def complete(training: Generator[Row, None, loop.Trained]) -> Iterator[Row]:
+    status = (yield from training).captured
+    if status not in ("", "yes"):
+        raise ValueError(f"all of a step must be captured, but got {status}")
 
 
 def gap(expected: list[Row], found: list[Row]) -> float:
@@ -72,12 +88,15 @@ def gap(expected: list[Row], found: list[Row]) -> float:
 def tried(config: TrainConfig, root: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for part in ("whole", "again", "cut", "cpu"):
+        for part in ("whole", "again", "cut", "captured", "captured cut", "cpu"):
             (folder / part).mkdir()
         whole, waits = train(config, root, "cuda", folder / "whole")
         again, _ = train(config, root, "cuda", folder / "again")
         train(config, root, "cuda", folder / "cut", CUT)
         resumed, _ = train(config, root, "cuda", folder / "cut")
+        captured, waits_captured = train(config, root, "cuda", folder / "captured", capture=True)
+        train(config, root, "cuda", folder / "captured cut", CUT, capture=True)
+        captured_cut, _ = train(config, root, "cuda", folder / "captured cut", capture=True)
         gc.collect()
         left = torch.cuda.memory_allocated()
         on_cpu, _ = train(config, root, "cpu", folder / "cpu")
@@ -88,7 +107,10 @@ def tried(config: TrainConfig, root: Path) -> dict[str, Any]:
         "gap_again": gap(whole, again),
         "gap_resumed": gap(whole, resumed),
         "gap_cpu": gap(on_cpu, whole),
-        "waits": waits,
+        "waits": waits + waits_captured,
+        "captures": captured == whole,
+        "captured_resumes": captured_cut == whole,
+        "gap_captured": gap(whole, captured),
         "left_bytes": left,
     }
 

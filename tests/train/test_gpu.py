@@ -66,6 +66,7 @@ def test_a_training_repeats_and_resumes_by_the_bit_and_is_that_of_a_cpu(
     for name in names:
         of = found[name]
         assert of["repeats"] and of["resumes"], (name, of)
+        assert of["captures"] and of["captured_resumes"], (name, of)
         bound = ENLARGED.get(name, BOUNDS[configs.RESUMED[name].precision])
         assert of["gap_cpu"] <= bound, (name, of)
         assert of["waits"] == 0 or name == "adamw", (name, of)

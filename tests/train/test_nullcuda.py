@@ -33,38 +33,65 @@ from vitscale.train import checkpoint
 # what `count_steps.py` counts. Augmentation asks for as many operations as it has drawn. A number
 # that falls is progress, and is put down here; one that rises has to be worth it.
 DEMO = {
-    "demo ViT_P": (160, 2),
-    "demo ViT_C": (140, 2),
-    "demo SGD": (158, 2),
-    "demo LAMB": (188, 4),
-    "demo clip": (170, 3),
-    "demo drop path": (174, 3),
-    "demo dropout": (492, 3),
-    "demo 2 branches": (277, 2),
-    "demo 2 branches, drop path": (303, 3),
+    "demo ViT_P": (159, 1),
+    "demo ViT_C": (139, 1),
+    "demo SGD": (157, 1),
+    "demo LAMB": (187, 3),
+    "demo clip": (169, 2),
+    "demo drop path": (173, 2),
+    "demo dropout": (491, 2),
+    "demo 2 branches": (276, 1),
+    "demo 2 branches, drop path": (302, 2),
 }
 PUBLISHED = {
-    "ViT-S fp32": (627, 2),
-    "ViT-S bf16": (858, 2),
-    "ViT-S fp16": (880, 2),
-    "ViT-S bf16, drop path": (908, 3),
-    "xiao2021, ViT_P-1GF": (1108, 2),
-    "xiao2021, ViT_C-1GF, fp32": (1811, 4),
-    "xiao2021, RegNetY-1GF, fp32": (2690, 4),
-    "deit, S": (1454, 3),
-    "a2, S": (1427, 6),
-    "deit3, S": (1255, 5),
-    "depth-layerscale, S": (1528, 2),
-    "vit, B": (2092, 4),
+    "ViT-S fp32": (626, 1),
+    "ViT-S bf16": (857, 1),
+    "ViT-S fp16": (879, 1),
+    "ViT-S bf16, drop path": (907, 2),
+    "xiao2021, ViT_P-1GF": (1107, 1),
+    "xiao2021, ViT_C-1GF, fp32": (1809, 2),
+    "xiao2021, RegNetY-1GF, fp32": (2688, 2),
+    "deit, S": (1453, 2),
+    "a2, S": (1426, 5),
+    "deit3, S": (1254, 4),
+    "depth-layerscale, S": (1527, 1),
+    "vit, B": (2091, 3),
 }
 STEMS = {
-    "xiao2021, ViT_C-1GF, fp16": (2269, 4),
-    "ViT-S, graham, fp16": (905, 2),
-    "ViT-S, hmlp, layer norm, fp16": (923, 2),
+    "xiao2021, ViT_C-1GF, fp16": (2267, 2),
+    "ViT-S, graham, fp16": (904, 1),
+    "ViT-S, hmlp, layer norm, fp16": (922, 1),
 }
 DETERMINISTIC = {
-    "demo ViT_P, deterministic": (160, 2),
-    "ViT-S, graham, fp16, deterministic": (917, 2),  # a memset per layer of attention
+    "demo ViT_P, deterministic": (159, 1),
+    "ViT-S, graham, fp16, deterministic": (916, 1),
+}
+# Operations beside the graphs of a captured step, copies among them, graphs, and their operations
+CAPTURED = {
+    "demo ViT_P": (12, 1, 3, 147),
+    "demo ViT_C": (12, 1, 3, 127),
+    "demo SGD": (12, 1, 3, 145),
+    "demo LAMB": (44, 3, 2, 142),
+    "demo clip": (12, 1, 3, 157),
+    "demo drop path": (14, 2, 3, 159),
+    "demo dropout": (14, 2, 3, 477),
+    "demo 2 branches": (12, 1, 3, 264),
+    "demo 2 branches, drop path": (14, 2, 3, 288),
+    "ViT-S fp32": (12, 1, 3, 614),
+    "ViT-S bf16": (12, 1, 3, 1099),
+    "ViT-S fp16": (35, 1, 2, 843),
+    "ViT-S bf16, drop path": (14, 2, 3, 1147),
+    "xiao2021, ViT_P-1GF": (339, 1, 2, 1023),
+    "xiao2021, ViT_C-1GF, fp32": (602, 2, 3, 1210),
+    "xiao2021, RegNetY-1GF, fp32": (602, 2, 3, 2089),
+    "deit, S": (633, 3, 2, 1067),
+    "a2, S": (600, 5, 1, 1071),
+    "deit3, S": (365, 4, 1, 1143),
+    "depth-layerscale, S": (631, 2, 2, 1143),
+    "vit, B": (14, 2, 3, 2331),
+    "xiao2021, ViT_C-1GF, fp16": (625, 2, 2, 1644),
+    "ViT-S, graham, fp16": (35, 1, 2, 868),
+    "ViT-S, hmlp, layer norm, fp16": (35, 1, 2, 886),
 }
 QUICK = (
     "adamw",
@@ -122,6 +149,9 @@ def run(null: dict[str, str], out: Path, program: str, *arguments: str) -> dict:
         ("PUBLISHED", ()),
         ("STEMS", ()),
         ("DETERMINISTIC", ("deterministic",)),
+        ("DEMO", ("captured",)),
+        pytest.param("PUBLISHED", ("captured",), marks=pytest.mark.slow),
+        pytest.param("STEMS", ("captured",), marks=pytest.mark.slow),
     ],
 )
 def test_a_step_waits_for_nothing_and_asks_for_no_more_than_it_did(
@@ -136,45 +166,49 @@ def test_a_step_waits_for_nothing_and_asks_for_no_more_than_it_did(
         str(tmp_path / "out.json"),
         *how,
     )
-    assert {name: [step["waits"] for step in steps] for name, steps in found.items()} == {
-        n: [0] * 4 for n in found
-    }
+    assert not any(step["waits"] for steps in found.values() for step in steps)
+    counted = ("ops", "h2d", "graphs", "nodes") if how == ("captured",) else ("ops", "h2d")
     most = {
-        name: tuple(max(step[what] for step in steps) for what in ("ops", "h2d"))
+        name: tuple(max(step[what] for step in steps) for what in counted)
         for name, steps in found.items()
     }
-    assert most == globals()[group]
+    pinned = CAPTURED if how == ("captured",) else globals()[group]
+    assert most == {name: pinned[name] for name in getattr(configs, group)}
+    assert not any(step["refused"] for steps in found.values() for step in steps)
+
+
+OTHERS = tuple(name for name in configs.RESUMED if name not in QUICK)
 
 
 @pytest.mark.parametrize(
-    "names",
+    ("names", "how"),
     [
-        QUICK,
-        pytest.param(
-            tuple(name for name in configs.RESUMED if name not in QUICK), marks=pytest.mark.slow
-        ),
+        pytest.param(QUICK, "", id="quick"),
+        pytest.param(OTHERS, "", id="others", marks=pytest.mark.slow),
+        pytest.param(tuple(configs.RESUMED), "captured", id="captured", marks=pytest.mark.slow),
     ],
-    ids=["quick", "others"],
 )
 def test_a_training_resumes_waits_for_nothing_and_leaves_no_memory(
-    names: tuple[str, ...], null: dict[str, str], data_root: Path, tmp_path: Path
+    names: tuple[str, ...], how: str, null: dict[str, str], data_root: Path, tmp_path: Path
 ) -> None:
-    """One after another in a process, as a reused worker
-    trains them; the first with loader workers.
+    """One after another in a process, as a reused worker trains them; the first with loader
+    workers. Captured ones have a graph for each part of a batch.
     """
-    found = run(
-        null, tmp_path / "out.json", "resume.py", str(data_root), str(tmp_path / "out.json"), *names
-    )
+    out, given = tmp_path / "out.json", [*names, how] if how else names
+    found = run(null, out, "resume.py", str(data_root), str(out), *given)
     expected = {
         "rows_before": 1,
-        "rows": 2,
+        "rows": 4 if how else 2,
         "same": True,
         "resumed_at": 6,
-        "steps": 2,
+        "steps": 10 if how else 2,
         "waits": 0,
+        "refused": 0,
         "left_bytes": 0,
     }
+    graphs = {name: of.pop("graphs") for name, of in found.items()}
     assert found == dict.fromkeys(names, expected)
+    assert all(num >= bool(how) for num in graphs.values()), graphs
 
 
 @pytest.mark.parametrize("how", ["", "held", "loaders"])
@@ -259,7 +293,7 @@ def test_the_doctor_finds_that_this_device_computes_nothing(
     found = {(check["check"], check["device"]): check["result"] for check in checks}
     assert len(found) == len(checks)
     wrong = ["matrix products", "convolutions", "fp32 as on the CPU", "bf16", "fp16", "resume"]
-    wrong += ["micro-batches", "deterministic"]
+    wrong += ["micro-batches", "deterministic", "captured"]
     for device in ("cuda:0", "cuda:1"):
         assert {name for name in wrong if found.pop((name, device)) == "fail"} == set(wrong)
         found.pop(("loader processes", device))  # compares memory that no kernel has written
@@ -268,6 +302,33 @@ def test_the_doctor_finds_that_this_device_computes_nothing(
     assert found.pop(("conditional writes", "")) == "not applicable"  # of a folder
     assert set(found.values()) == {"pass"}, finished.stdout
     assert {device for _, device in found} == {""}
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_a_gpu_runs_whole_here(null: dict[str, str], tmp_path: Path) -> None:
+    """With tiny sizes; of captured steps, it says that all of them are captured."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "gpu.py"), "--out", str(tmp_path)]
+    environment = {**os.environ, **null}
+    result = subprocess.run(
+        [*command, "--quick"], env=environment, capture_output=True, text=True, timeout=400
+    )
+    rows = json.loads((tmp_path / "gpu.json").read_text())
+    assert result.returncode == 0, (result.stdout, [row for row in rows if "failed" in row])
+    parts = ["machine", "facts", "equal", "step", "pack", "timm", "eval"]
+    assert list(dict.fromkeys(row["part"] for row in rows)) == parts
+    assert {row["why"] for row in rows if row["part"] == "equal"} == {""}
+    demo = {row["how"]: row for row in rows if row["part"] == "step"}
+    assert demo["eager"]["host_ms"] > demo["captured"]["host_ms"] > 0
+    assert demo["captured"]["predicted"] == "0.4 to 0.9"
+    again = subprocess.run(
+        [*command, "--budget-s", "0", "--compare", str(tmp_path / "gpu.json")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert again.returncode == 1
+    assert again.stdout.count("failed: TimeoutError: no time left") == len(parts) - 1
 
 
 def test_a_study_packs_two_trials_on_a_gpu(null: dict[str, str], tmp_path: Path) -> None:

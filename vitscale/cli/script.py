@@ -362,6 +362,11 @@ def _add_own_options(parser: Parser) -> None:
     )
     add("--compiled", action="store_true", help="torch.compile the models")
     add(
+        "--capture",
+        action=argparse.BooleanOptionalAction,
+        help="launch forward and backward pass of a GPU's steps as a CUDA graph (default: not)",
+    )
+    add(
         "--deterministic",
         action="store_true",
         help=(

@@ -79,6 +79,13 @@ CHECKS = (
         "rounding; if it names an operation, report it",
         on_each_device=True,
     ),
+    Check(
+        "trainer",
+        "captured",
+        training.captured,
+        "train without --capture; report it with the name of the GPU",
+        on_each_device=True,
+    ),
     Check("trainer", "micro-batches", training.micro_batches, ROUNDING, on_each_device=True),
     Check(
         "trainer",

@@ -253,6 +253,34 @@ def repeated(machine: Machine) -> list[tuple[list[Row], list[Row], list[Row]]]:
     ]
 
 
+def captured(machine: Machine) -> Finding:
+    """With --deterministic, steps that are CUDA graphs give the rows of those that are not, bit for
+    bit. In a process of its own, as above.
+    """
+    if not machine.on_gpu:
+        return not_applicable("a CPU has no CUDA graphs")
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        pairs = pool.submit(eager_and_captured, machine).result()
+    equal = all(without_times(eager) == without_times(graphs) for eager, graphs in pairs)
+    gaps = [
+        gap([row["train_loss"] for row in eager], [row["train_loss"] for row in graphs])
+        for eager, graphs in pairs
+    ]
+    said = "equal by the bit" if equal else f"differ, losses by {max(gaps):.1e}"
+    return judged(equal, f"rows of trainings with --capture --deterministic: {said}")
+
+
+def eager_and_captured(machine: Machine) -> list[tuple[list[Row], list[Row]]]:
+    """The rows of a training of each model without and with CUDA graphs."""
+    from vitscale.train.deterministic import set_deterministic
+
+    set_deterministic(True)
+    return [
+        (rows(config, machine), rows(config, machine, capture=True))
+        for config in (LONGER_EPOCHS, WITH_STEM)
+    ]
+
+
 def micro_batches(machine: Machine) -> Finding:
     """A batch in four parts against the whole batch: only the order of sums differs."""
     parts = losses(SMALL, machine, micro_batch=32)

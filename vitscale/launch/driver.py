@@ -50,6 +50,7 @@ from vitscale.plan.study import Study, encoded, to_json
 from vitscale.record import sources
 from vitscale.record.look_ledger import declare
 from vitscale.record.outcome import DONE, ENDINGS, Outcome, Status
+from vitscale.record.provenance import CAPTURED
 from vitscale.record.store import Store
 from vitscale.record.study_files import PLAN, Overtaken
 from vitscale.record.trial_files import FAILURE, FAULT, SET_ASIDE
@@ -243,6 +244,7 @@ class Driver:
         self.trains = False  # whether this start has something to train
         self.trials_shown = False  # whether MLflow has all rows of all trials
         self.folder = store.study(study.slug)
+        self.uncaptured: set[str] = set()  # reasons that were printed
         self.num_faults = 0  # of machines, in this start
         self.num_restarts: Counter[str] = Counter()  # as in tune.Run
         # trial id -> why it is missing, where the store could not record it
@@ -600,6 +602,9 @@ class Driver:
             self._warn_fault(event)
         if event.status == "lost":
             self._record_lost(event)
+        if (how := event.facts.get(CAPTURED, "yes")) != "yes" and how not in self.uncaptured:
+            self.uncaptured.add(how)
+            self.console.print(f"warning: {event.trial_id} trained without CUDA graphs: {how}")
         if event.trial_id in self.parents:  # in no table, and not in MLflow
             return
         if event.status in DONE and not self.store.is_done(event.trial_id):

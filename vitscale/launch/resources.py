@@ -32,6 +32,8 @@ class Resources:
     micro_batch: int = 0
     parallel_branches: bool = False  # compute the branches of a parallel ViT as one
     compiled: bool = False  # torch.compile
+    # CUDA graphs of steps (vitscale.train.captured); None: for models that SEEN names
+    capture: bool | None = None
     deterministic: bool = False  # as in vitscale.train.deterministic
     device: str = "auto"  # cuda if a trial has a GPU, else cpu
     max_concurrent: int = 0  # trials at once; 0: as many as fit
@@ -83,7 +85,12 @@ class Resources:
                 "gpus_per_trial > 0 must hold on the device cuda, or every trial would take the "
                 f"first GPU, but got (gpus_per_trial={self.gpus_per_trial}, device='cuda')"
             )
-
+        if self.capture and (self.device_name() != "cuda" or self.workers_per_trial > 1):
+            raise ValueError(
+                "one worker on a GPU must train a trial whose steps are captured, but got "
+                f"(capture=True, gpus_per_trial={self.gpus_per_trial}, device={self.device!r}, "
+                f"workers_per_trial={self.workers_per_trial})"
+            )
         if self.accelerator_type and not self.gpus_per_trial:
             raise ValueError(
                 "gpus_per_trial > 0 must hold with an accelerator type, but got "
@@ -147,6 +154,7 @@ TRAINING_ONLY = (
     "micro_batch",
     "parallel_branches",
     "compiled",
+    "capture",
     "deterministic",
 )
 # values that mean "not given"

@@ -20,7 +20,7 @@ from vitscale.plan.study import config_of
 from vitscale.record import sources
 from vitscale.record.misclassified import WRONG, Misclassified, encode
 from vitscale.record.outcome import Outcome, Row, Status
-from vitscale.record.provenance import EVAL_IMAGES, LEFT_OUT, TRAIN_IMAGES, as_fact
+from vitscale.record.provenance import CAPTURED, EVAL_IMAGES, LEFT_OUT, TRAIN_IMAGES, as_fact
 from vitscale.record.store import Store
 from vitscale.record.workdir import Damaged, Left, Workdir, read_json, step_saved
 
@@ -68,6 +68,7 @@ def _train(
     import torch
 
     from vitscale.record.provenance import provenance
+    from vitscale.train.captured import is_captured
     from vitscale.train.loop import train
     from vitscale.train.parallel import Team
 
@@ -93,6 +94,7 @@ def _train(
         micro_batch=resources.micro_batch,
         parallel_branches=resources.parallel_branches,
         compiled=resources.compiled,
+        capture=is_captured(config, device, team.size, resources.capture),
         kept=KEPT[resources.keep_weights],
         trunk=store.trial(config.trunk) if config.trunk else None,
         parent=store.trial(config.init_from) if config.init_from else None,
@@ -115,6 +117,8 @@ def _train(
         facts[LEFT_OUT] = trained.left_out
     if trained.deterministic:
         facts["deterministic"] = "yes"
+    if trained.captured:
+        facts[CAPTURED] = trained.captured
     beside = {}
     if trained.wrong:  # else it diverged, or an older version took it to its end
         facts[WRONG], content = encode(Misclassified(trained.wrong, trained.images))

@@ -148,6 +148,8 @@ def commits_of(outcomes: Mapping[str, Outcome]) -> dict[str, str]:
 
 # facts of a trial
 TRAIN_IMAGES, EVAL_IMAGES, LEFT_OUT = "data_digest", "eval_digests", "left_out"
+# whether a GPU's steps were CUDA graphs: "yes", or "no" and why
+CAPTURED = "captured"
 
 
 def as_fact(digests: Mapping[str, str]) -> str:

@@ -18,7 +18,8 @@ from vitscale.record.workdir import CHECKPOINT, CheckpointName, Damaged, pinned,
 
 PREFIX = re.compile(r"[0-9a-f]{1,12}")
 MOST_NAMED = 5  # of the candidates in a refusal
-FACTS = ("commit", "versions", "machine", "device", "workers", "deterministic", "attempt")
+RUN = ("commit", "versions", "machine", "device", "workers", "captured", "deterministic")
+FACTS = (*RUN, "attempt")
 Plans = Mapping[str, Mapping[str, Any]]
 Place = dict[str, Any]  # study, arm, point, name and link of a trial
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 import torch
@@ -38,6 +38,8 @@ EVAL_BATCH = 512
 # fraction of this process' GPU memory that may be in use once a dataset is copied there
 RESIDENT_SHARE = 0.5
 T = TypeVar("T")
+# sends a copy to a device, and applies a function to images that reads its arrays there
+Transforms = Callable[[Callable[..., Tensor], tuple[Tensor, ...], PackedCopy, torch.device], Tensor]
 
 
 class Batches(Dataset[tuple[Tensor, Tensor]]):
@@ -59,22 +61,27 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
         self.parts = parts if parts is not None else cut(config.batch_size, 1)
         self.mean, self.std = (t.to(self.device) for t in normalization(config))
         self.epoch, self.order = -1, np.empty(0, np.int64)
+        self.captured: Transforms | None = None  # by a CUDA graph
 
     def __getstate__(self) -> dict[str, object]:
         """The state that loader workers need.
 
         It has no tensors on a GPU, which would initialize CUDA in each worker.
         """
-        return {name: value for name, value in vars(self).items() if name not in ("mean", "std")}
+        without = ("mean", "std", "captured")
+        return {name: value for name, value in vars(self).items() if name not in without}
 
     def __getitem__(self, item: int) -> tuple[Tensor, Tensor]:
         """Images as read, uint8 (b, C, S, S), and labels (b,), of item = step * parts + part.
 
-        Images that are not cropped on the device are cropped here, to (b, C, R, R).
+        Images that are not cropped on the device are cropped here, to (b, C, R, R). Of images on a
+        GPU, only their indices (b,) are given.
         """
         step, part = divmod(item, len(self.parts))
         indices = torch.from_numpy(self.indices(step)[self.parts[part]])
         labels = self.train.labels[indices]
+        if is_resident(self.train):
+            return indices, labels
         if not self.crops_in_batch:
             images = [self.train[i] for i in indices.tolist()]
             sizes = np.array([image.shape[1:] for image in images])
@@ -125,30 +132,43 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
         """
         step, part = divmod(item, len(self.parts))
         config, positions = self.config, self.parts[part]
-        packed, rng, size = (
-            PackedCopy(),
-            generator(config.seed, AUGMENT, step),
-            tuple(images.shape[-2:]),
-        )
+        packed, rng = PackedCopy(), generator(config.seed, AUGMENT, step)
+        pixels = cast(Tensor, self.train.pixels) if is_resident(self.train) else None
+        chosen = packed.add(images.numpy()) if pixels is not None else None
+        size = tuple((images if pixels is None else pixels).shape[-2:])
         crop = None
         if self.crops_in_batch:
             boxes = rng if config.crop == "pad" else generator(config.seed, CROP, step)
             crop, size = plan_crop(packed, size, config, positions, boxes), (config.resolution,) * 2
         change = plan_augment(packed, size, config, positions, rng)
-        cover = None  # a generator takes a percent of the step of a small model
-        if config.erasing_prob:
-            cover = plan_erase(packed, size, config, positions, generator(config.seed, ERASE, step))
+        # how many images are erased differs from batch to batch: not in a captured transform
+        late, cover = packed if self.captured is None else PackedCopy(), None
+        if config.erasing_prob:  # a generator takes a percent of the step of a small model
+            cover = plan_erase(late, size, config, positions, generator(config.seed, ERASE, step))
         sent_labels = packed.add(labels.numpy())
-        packed.send(self.device)
-        labels = sent_labels()
-        images = images.to(self.device, non_blocking=True).float().div_(self.train.white)
-        images = change(images if crop is None else crop(images))
-        if is_part(config.augment):
-            from vitscale.train.parts import own_augment
 
-            images = own_augment(config, images, [config.seed, OWN, step, int(positions[0])])
-        images = normalize(images, self.mean, self.std, memory_format(config, self.device))
-        images = images if cover is None else cover(images)
+        def transform(*read: Tensor) -> Tensor:
+            images = read[0] if pixels is None or chosen is None else pixels[chosen()]
+            images = images.float().div_(self.train.white)
+            images = change(images if crop is None else crop(images))
+            if is_part(config.augment):
+                from vitscale.train.parts import own_augment
+
+                images = own_augment(config, images, [config.seed, OWN, step, int(positions[0])])
+            return normalize(images, self.mean, self.std, memory_format(config, self.device))
+
+        read = (images.to(self.device, non_blocking=True),) if pixels is None else ()
+        if self.captured is None or config.augment != "none" or config.color_jitter:
+            # a policy's operations depend on what is drawn; a part draws from a generator
+            packed.send(self.device)
+            images = transform(*read)
+        else:
+            images = self.captured(transform, read, packed, self.device)
+        if cover is not None:
+            if late is not packed:
+                late.send(self.device)
+            images = cover(images)
+        labels = sent_labels()
         if not mixed or not (config.mixup_alpha or config.cutmix_alpha):
             return images, labels
         return mix(images, labels, config, positions, generator(config.seed, MIX, step))

@@ -85,6 +85,8 @@ class Draws:
         # (number, rate, whether to scale) of each layer
         self.layers: list[tuple[int, float, bool]] = []
         self.constants: tuple[Tensor, Tensor, Tensor] | None = None
+        # the three tensors below, for each number of samples: parts of a batch differ in size
+        self.by_size: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
         self.sent: Tensor | None = None  # (L, B) int32: words of layers, or the bits of masks
         self.masks: Tensor | None = None  # (L, B) float32, same memory
         self.masks_bf16: Tensor | None = None
@@ -102,13 +104,14 @@ class Draws:
         if not self.layers:
             return
         drawn = self._drawn(_rows(key_of(self.seed, step), positions))
-        if self.sent is None or self.sent.shape != drawn.shape:
-            self.sent = torch.empty(drawn.shape, dtype=torch.int32, device=self.device)
-            self.masks = self.sent.view(torch.float32)
-            self.masks_bf16 = torch.empty(drawn.shape, dtype=torch.bfloat16, device=self.device)
-        assert self.masks is not None and self.masks_bf16 is not None
+        size = len(positions)
+        if size not in self.by_size:
+            sent = torch.empty(drawn.shape, dtype=torch.int32, device=self.device)
+            masks_bf16 = torch.empty(drawn.shape, dtype=torch.bfloat16, device=self.device)
+            self.by_size[size] = sent, sent.view(torch.float32), masks_bf16
+        self.sent, self.masks, self.masks_bf16 = self.by_size[size]
         on_gpu = self.device.type == "cuda"
-        # in place: a compiled model keeps references to these tensors
+        # in place: compiled models and CUDA graphs keep references to these tensors
         self.sent.copy_(drawn.pin_memory() if on_gpu else drawn, non_blocking=on_gpu)
         self.masks_bf16.copy_(self.masks)
 

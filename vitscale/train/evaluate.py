@@ -30,6 +30,7 @@ from vitscale.train.sources import Images
 from vitscale.train.step import autocast
 
 T = TypeVar("T")
+Forward = Callable[[nn.Module, Tensor], Tensor]  # a model and images -> logits
 
 
 class Evaluated(NamedTuple):
@@ -128,6 +129,7 @@ def evaluate_all(
     num_loader_workers: int = 0,
     wrong: dict[str, np.ndarray] | None = None,
     before_batch: Callable[[], None] | None = None,
+    forward: Forward | None = None,
 ) -> Row:
     """The `evaluation_columns` of every evaluation set, for the raw and the averaged weights.
 
@@ -135,7 +137,7 @@ def evaluate_all(
     given, receives the images that were wrong, (N,) bool under "val_wrong" and "val_ema_wrong" (raw
     weights alone without averaging). With `precise` batches, the statistics of BatchNorm are first
     estimated on them, for raw and averaged weights each. `before_batch` is called before batches,
-    equally often by all processes of a team.
+    equally often by all processes of a team. `forward` computes logits, by default eagerly.
     """
     modules = [model, ema.module] if ema.on else [model]
     if precise is not None:
@@ -148,7 +150,7 @@ def evaluate_all(
     for split, data in held_out.items():
         predictions = [Predictions() for _ in modules] if wrong is not None else None
         found[split] = evaluate_each(
-            modules, data, config, team, num_loader_workers, predictions, before_batch
+            modules, data, config, team, num_loader_workers, predictions, before_batch, forward
         )
         for weights, prediction in zip(WEIGHTS, predictions or (), strict=False):
             misses[split, weights] = prediction.wrong(team, data.num)
@@ -193,11 +195,14 @@ def evaluate_each(
     num_loader_workers: int = 0,
     predictions: Sequence[Predictions] | None = None,
     before_batch: Callable[[], None] | None = None,
+    forward: Forward | None = None,
 ) -> list[Row]:
     """As `evaluate`, for several models that see each image when it has been read once.
 
-    `before_batch` is called before each batch that all processes of a team have.
+    `before_batch` is called before each batch that all processes of a team have; `forward` as for
+    `evaluate_all`.
     """
+    forward = forward or partial(logits_of, config)
     own = None
     if config.metrics:
         from vitscale.train.parts import own_metrics
@@ -209,8 +214,7 @@ def evaluate_each(
     batches = data.iterate(num_loader_workers)
     for images, labels, allowed in _calling(before_batch, batches, data.num_common):
         for number, model in enumerate(models):
-            with autocast(config, data.device):
-                logits = model(images).float()
+            logits = forward(model, images)
             missed = tallies[number].add(logits, labels, allowed)
             if predictions is not None:
                 predictions[number].add(missed, logits)
@@ -224,6 +228,12 @@ def evaluate_each(
             for row in rows:
                 check_bounds(metric, row[metric.name], config)
     return rows
+
+
+def logits_of(config: TrainConfig, model: nn.Module, images: Tensor) -> Tensor:
+    """float32 (b, classes) of images (b, C, R, R)."""
+    with autocast(config, images.device):
+        return model(images).float()
 
 
 def _calling(

@@ -26,6 +26,7 @@ from vitscale.record.workdir import CHECKPOINT, FINAL, Damaged, Left, Workdir, p
 from vitscale.train import checkpoint
 from vitscale.train.batchnorm import has_batchnorm
 from vitscale.train.blocks import run_branches
+from vitscale.train.captured import CapturedStep
 from vitscale.train.data import (
     EVAL_BATCH,
     Batches,
@@ -72,6 +73,7 @@ class Trained(NamedTuple):
     images: dict[str, str]  # evaluation set -> fingerprint
     deterministic: bool  # whether all of it, and of its trunk, was computed so
     left_out: str  # files of the dataset that are no images, by set; empty if none
+    captured: str = ""  # as of CapturedStep; empty if that was not asked for
 
 
 def train(
@@ -85,6 +87,7 @@ def train(
     micro_batch: int = 0,
     parallel_branches: bool = False,
     compiled: bool = False,
+    capture: bool = False,
     kept: Kept = "all",
     trunk: Workdir | Path | None = None,
     parent: Workdir | Path | None = None,
@@ -105,8 +108,9 @@ def train(
     sums: `device_name` is "cpu", "cuda" or "cuda:1"; `num_loader_workers` processes read images
     ("auto": as `data.num_readers`); at most `micro_batch` images pass through the model at once (0:
     the batch); `parallel_branches` computes the branches of a parallel ViT at once; `compiled`
-    calls torch.compile; `kept` is what the last checkpoint holds. In a torch.distributed group all
-    processes train the trial together and yield the rows, and the first one writes the checkpoints.
+    calls torch.compile; `capture` replays the passes of a GPU's steps as CUDA graphs; `kept` is
+    what the last checkpoint holds. In a torch.distributed group all processes train the trial
+    together and yield the rows, and the first one writes the checkpoints.
 
     A config with a trunk begins at the state that its trunk kept, in the folder `trunk`, and first
     yields the rows of the trunk up to there; rows and weights are, by the bit, those of the same
@@ -277,8 +281,21 @@ def train(
     replica = team.wrap(cast(nn.Module, torch.compile(model)) if compiled else model)
     positions = [torch.from_numpy(part) for part in own_parts]
     training_step = TrainingStep(
-        config, model, replica, draws, optimizer, ema, loss_scale, team, positions, taught_by
+        config,
+        model,
+        replica,
+        draws,
+        optimizer,
+        ema,
+        loss_scale,
+        team,
+        positions,
+        device,
+        taught_by,
     )
+    captured = CapturedStep(training_step) if capture else None
+    take = (captured or training_step).take
+    batches.captured = captured.transform if captured else None
     stream = batches.iterate(step, num_loader_workers)
     start = time.perf_counter()
     is_often = device.type == "cpu" and checkpoint_every_s < CHECKPOINT_EVERY_S
@@ -292,7 +309,7 @@ def train(
             if not owed:
                 keep_for_others()
                 lr = lr_at(step, config)
-                loss = training_step.take(step, lr, stream, bad_step)
+                loss = take(step, lr, stream, bad_step)
                 loss_sum += loss
                 bad_step.masked_fill_((bad_step < 0) & ~loss.isfinite(), step)
                 if loss_scale.on:
@@ -328,6 +345,7 @@ def train(
                             num_loader_workers,
                             wrong,
                             partial(leave_if_told, now=True),
+                            captured.forward if captured else None,
                         ),
                     }
                     loss_sum.zero_()
@@ -348,13 +366,13 @@ def train(
                         commit()  # before the row is reported: what was reported is never lost
                     yield rows[-1]
                     if diverged_step is not None:
-                        return trained
+                        break
 
             # --- checkpoint: by the clock, and at most a share of the time
             leave_if_told()
             if team.rank == 0 and saver.is_due and step < config.num_steps:
                 commit()
-    return trained
+    return trained._replace(captured=captured.status) if captured else trained
 
 
 def _kept_in(config: TrainConfig) -> str:

@@ -21,6 +21,7 @@ class PackedCopy:
     def __init__(self) -> None:
         self.arrays: list[np.ndarray] = []
         self.tensors: list[Tensor] = []
+        self.received: Tensor  # (bytes,) on a GPU: what `tensors` are views of
 
     def add(self, array: np.ndarray) -> Callable[[], Tensor]:
         """Adds an array; returns a function that gives it as a tensor once the copy is sent."""
@@ -33,18 +34,36 @@ class PackedCopy:
         if device.type != "cuda":
             self.tensors = [torch.from_numpy(array).to(device) for array in self.arrays]
             return
-        sizes = [-(-array.nbytes // ALIGNMENT) * ALIGNMENT for array in self.arrays]
-        ends = np.cumsum([0, *sizes]).tolist()
+        block = self._block()
+        self.received = block.to(device, non_blocking=True)
+        self.tensors = [
+            self.received[start : start + array.nbytes]
+            .view(torch.from_numpy(array).dtype)
+            .view(array.shape)
+            for array, start in zip(self.arrays, self._ends(), strict=False)
+        ]
+
+    def send_over(self, sent: PackedCopy) -> None:
+        """Copies all arrays over those that an earlier copy with the same layout has sent."""
+        sent.received.copy_(self._block(), non_blocking=True)
+        self.received, self.tensors = sent.received, sent.tensors
+
+    @property
+    def layout(self) -> tuple[tuple[tuple[int, ...], np.dtype], ...]:
+        """Shape and type of each array."""
+        return tuple((array.shape, array.dtype) for array in self.arrays)
+
+    def _block(self) -> Tensor:
+        """All arrays as bytes, in pinned memory."""
+        ends = self._ends()
         block = torch.empty(ends[-1], dtype=torch.uint8, pin_memory=True)
         for array, start in zip(self.arrays, ends, strict=False):
             block.numpy()[start : start + array.nbytes] = array.reshape(-1).view(np.uint8)
-        received = block.to(device, non_blocking=True)
-        self.tensors = [
-            received[start : start + array.nbytes]
-            .view(torch.from_numpy(array).dtype)
-            .view(array.shape)
-            for array, start in zip(self.arrays, ends, strict=False)
-        ]
+        return block
+
+    def _ends(self) -> list[int]:
+        sizes = [-(-array.nbytes // ALIGNMENT) * ALIGNMENT for array in self.arrays]
+        return np.cumsum([0, *sizes]).tolist()
 
 
 def put(array: np.ndarray, device: torch.device) -> Tensor:

@@ -131,6 +131,7 @@ def _training_step(
         LossScale(config, images.device),
         Team(),
         [torch.arange(config.batch_size)],
+        images.device,
     )
     numbers, batches = itertools.count(), itertools.repeat((images, labels))
 

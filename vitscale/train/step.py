@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -31,6 +32,7 @@ class TrainingStep:
     team: Team
     # (b,) int64 each: positions within the batch of the samples in each part of this process
     positions: Sequence[Tensor]
+    device: torch.device
     teacher: nn.Module | None = None  # in evaluation mode
 
     def take(
@@ -47,39 +49,66 @@ class TrainingStep:
         fp16. `bad_step` () is the step at which the training diverged, or negative; steps that the
         loss scale skips after it are not counted.
         """
-        config, model, optimizer = self.config, self.model, self.optimizer
-        for group in optimizer.param_groups:
-            group["lr"] = lr
+        self.set_lr(lr)
         # frees the memory of the gradients before the forward pass
-        optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = torch.zeros((), device=self.device)
+        return self.take_from(0, step, loss, parts, bad_step)
 
-        # --- forward and backward, part by part ---
-        # Losses and gradients of the parts add up to those of the batch.
-        device = next(model.parameters()).device
-        loss = torch.zeros((), device=device)
-        for part, positions in enumerate(self.positions):
+    def take_from(
+        self,
+        first: int,
+        step: int,
+        loss: Tensor,
+        parts: Iterator[tuple[Tensor, Tensor]],
+        bad_step: Tensor | None = None,
+    ) -> Tensor:
+        """The rest of `take` from part `first` of the batch on; `loss` () is that of earlier parts.
+
+        Losses and gradients of the parts add up to those of the batch.
+        """
+        for part in range(first, len(self.positions)):
             images, targets = next(parts)  # (b, C, R, R), (b,) or (b, classes)
-            self.draws.at(step, positions)
+            self.draws.at(step, self.positions[part])
             with self.team.no_sync(self.replica, is_last=part == len(self.positions) - 1):
-                with autocast(config, device):
-                    logits = self.replica(images)
-                    part_loss = training_loss(logits, targets, config, config.batch_size)
-                    if self.teacher is not None:
-                        with torch.no_grad():
-                            theirs = self.teacher(images)
-                        part_loss = distilled(part_loss, logits, theirs, config, config.batch_size)
-                # DDP averages gradients over the team, but parts of a batch must add up
-                self.loss_scale.scaled(part_loss * self.team.size).backward()
-            loss = loss + part_loss.detach()
+                loss = loss + self.compute(images, targets)
+        return self.update(step, loss, bad_step)
 
-        # --- update ---
-        # Clipping is the same for every optimizer, so that comparisons are not about clipping.
-        if config.clip_norm:
-            self.loss_scale.unscale(optimizer)
-            nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
-        self.loss_scale.step(optimizer, bad_step)
-        self.ema.update(model, step)
+    def compute(self, images: Tensor, targets: Tensor) -> Tensor:
+        """Forward and backward pass of a part of the batch, which adds to the gradients; its share
+        of the loss in nats, a () tensor.
+        """
+        config = self.config
+        with autocast(config, self.device):
+            logits = self.replica(images)
+            loss = training_loss(logits, targets, config, config.batch_size)
+            if self.teacher is not None:
+                with torch.no_grad():
+                    theirs = self.teacher(images)
+                loss = distilled(loss, logits, theirs, config, config.batch_size)
+        # DDP averages gradients over the team, but parts of a batch must add up
+        self.loss_scale.scaled(loss * self.team.size).backward()
+        return loss.detach()
+
+    def update(self, step: int, loss: Tensor, bad_step: Tensor | None = None) -> Tensor:
+        """Updates weights and average from the gradients; returns the loss () of the whole team."""
+        self.clip()
+        self.loss_scale.step(self.optimizer, bad_step)
+        self.ema.update(self.model, step)
         return self.team.sum(loss)
+
+    def clip(self) -> None:
+        """The same for every optimizer, so that comparisons are not about clipping."""
+        if self.config.clip_norm:
+            self.loss_scale.unscale(self.optimizer)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
+
+    def set_lr(self, lr: float) -> None:
+        """On a GPU, rounded to float32, as the kernels of a captured step read it."""
+        if self.device.type == "cuda":
+            lr = float(np.float32(lr))
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
 
 
 def autocast(config: TrainConfig, device: torch.device) -> torch.autocast:
