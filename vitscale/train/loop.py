@@ -278,7 +278,7 @@ def train(
         raise Left(f"the process was told to end, and step {step} is saved")
 
     # --- train
-    replica = team.wrap(cast(nn.Module, torch.compile(model)) if compiled else model)
+    replica = cast(nn.Module, torch.compile(model)) if compiled else model
     positions = [torch.from_numpy(part) for part in own_parts]
     training_step = TrainingStep(
         config,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,26 +58,20 @@ class Team:
         dist.broadcast_object_list(box, src=0)
         return box[0]
 
-    def wrap(self, model: nn.Module) -> nn.Module:
-        """The model with gradients averaged over processes (DistributedDataParallel)."""
-        if self.size == 1:
-            return model
-        on_gpu = next(model.parameters()).is_cuda
-        return nn.parallel.DistributedDataParallel(
-            model,
-            device_ids=[torch.cuda.current_device()] if on_gpu else None,
-            broadcast_buffers=False,
-            # Otherwise the buckets of gradients are laid out again after the first step, also of a
-            # resumed training, and the order in which three or more processes add depends on that.
-            find_unused_parameters=self.size > 2,
-        )
+    def add_up(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Replaces each gradient by its sum over all processes.
 
-    def no_sync(self, model: nn.Module, is_last: bool) -> contextlib.AbstractContextManager[None]:
-        """Skips gradient averaging except for the last micro-batch, as DDP's no_sync() does."""
-        if self.size == 1 or is_last:
-            return contextlib.nullcontext()
-        assert isinstance(model, nn.parallel.DistributedDataParallel)
-        return model.no_sync()
+        All travel as one block, after the backward pass: the order in which three or more processes
+        add then depends on nothing else, and the pass may be a CUDA graph.
+        """
+        if self.size == 1:
+            return
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        block = torch.cat([gradient.flatten() for gradient in gradients])
+        dist.all_reduce(block)
+        parts = block.split([gradient.numel() for gradient in gradients])
+        summed = [part.view(g.shape) for part, g in zip(parts, gradients, strict=True)]
+        torch._foreach_copy_(gradients, summed)
 
 
 class Parting:

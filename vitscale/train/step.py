@@ -24,7 +24,7 @@ class TrainingStep:
 
     config: TrainConfig
     model: nn.Module  # the model whose weights are trained
-    replica: nn.Module  # the same model, possibly compiled and wrapped in DDP
+    replica: nn.Module  # the same model, possibly compiled
     draws: Draws
     optimizer: torch.optim.Optimizer
     ema: Ema
@@ -70,8 +70,7 @@ class TrainingStep:
         for part in range(first, len(self.positions)):
             images, targets = next(parts)  # (b, C, R, R), (b,) or (b, classes)
             self.draws.at(step, self.positions[part])
-            with self.team.no_sync(self.replica, is_last=part == len(self.positions) - 1):
-                loss = loss + self.compute(images, targets)
+            loss = loss + self.compute(images, targets)
         return self.update(step, loss, bad_step)
 
     def compute(self, images: Tensor, targets: Tensor) -> Tensor:
@@ -86,12 +85,12 @@ class TrainingStep:
                 with torch.no_grad():
                     theirs = self.teacher(images)
                 loss = distilled(loss, logits, theirs, config, config.batch_size)
-        # DDP averages gradients over the team, but parts of a batch must add up
-        self.loss_scale.scaled(loss * self.team.size).backward()
+        self.loss_scale.scaled(loss).backward()
         return loss.detach()
 
     def update(self, step: int, loss: Tensor, bad_step: Tensor | None = None) -> Tensor:
         """Updates weights and average from the gradients; returns the loss () of the whole team."""
+        self.team.add_up(self.model.parameters())
         self.clip()
         self.loss_scale.step(self.optimizer, bad_step)
         self.ema.update(self.model, step)
