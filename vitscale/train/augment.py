@@ -25,14 +25,13 @@ from torch.nn import functional as F
 from vitscale.plan.config import TrainConfig
 from vitscale.train.draws import normal
 from vitscale.train.packed_copy import PackedCopy
-from vitscale.train.pixel_ops import plan, resample
+from vitscale.train.pixel_ops import Step, plan, resample
 from vitscale.train.policies import layers
 
 CROP_RATIO = (3 / 4, 4 / 3)  # width over height, of random resized crops
 SRC_PADDING = 4  # pixels, DeiT III's
 ERASED_AREA = (0.02, 1 / 3)  # fraction of the image
 ERASED_RATIO = (0.3, 1 / 0.3)  # height over width
-Step = Callable[[Tensor], Tensor]  # images -> images
 Planned = Callable[
     [PackedCopy, tuple[int, ...], TrainConfig, np.ndarray, np.random.Generator], Step
 ]
@@ -186,8 +185,17 @@ def plan_augment(
     flips = None
     if config.flip_prob:
         flips = packed.add((rng.random(config.batch_size) < config.flip_prob)[positions])
+    # on a CPU, where a call costs little, the images that an operation leaves as they are cost more
+    is_grouped = packed.device.type == "cpu"
     steps = [
-        plan(packed, layer.names[positions], layer.values[positions], layer.warp, size)
+        plan(
+            packed,
+            layer.names[positions],
+            layer.values[positions],
+            layer.warp,
+            size,
+            None if is_grouped else layer.possible,
+        )
         for layer in layers(config, rng)
     ]
 
@@ -466,7 +474,7 @@ def _at_once(
     rng: np.random.Generator,
 ) -> Tensor:
     """Plans one operation, sends its copy and applies it."""
-    packed = PackedCopy()
+    packed = PackedCopy(images.device)
     step = planned(packed, images.shape[-2:], config, positions, rng)
-    packed.send(images.device)
+    packed.send()
     return step(images)

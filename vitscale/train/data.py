@@ -126,7 +126,7 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
         step, part = divmod(item, len(self.parts))
         config, positions = self.config, self.parts[part]
         packed, rng, size = (
-            PackedCopy(),
+            PackedCopy(self.device),
             generator(config.seed, AUGMENT, step),
             tuple(images.shape[-2:]),
         )
@@ -139,7 +139,7 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
         if config.erasing_prob:
             cover = plan_erase(packed, size, config, positions, generator(config.seed, ERASE, step))
         sent_labels = packed.add(labels.numpy())
-        packed.send(self.device)
+        packed.send()
         labels = sent_labels()
         images = images.to(self.device, non_blocking=True).float().div_(self.train.white)
         images = change(images if crop is None else crop(images))

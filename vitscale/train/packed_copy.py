@@ -18,7 +18,8 @@ class PackedCopy:
     augmentation has drawn.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
         self.arrays: list[np.ndarray] = []
         self.tensors: list[Tensor] = []
 
@@ -28,17 +29,17 @@ class PackedCopy:
         self.arrays.append(np.ascontiguousarray(array))
         return lambda: self.tensors[place]
 
-    def send(self, device: torch.device) -> None:
+    def send(self) -> None:
         """Copies all arrays to the device."""
-        if device.type != "cuda":
-            self.tensors = [torch.from_numpy(array).to(device) for array in self.arrays]
+        if self.device.type != "cuda":
+            self.tensors = [torch.from_numpy(array).to(self.device) for array in self.arrays]
             return
         sizes = [-(-array.nbytes // ALIGNMENT) * ALIGNMENT for array in self.arrays]
         ends = np.cumsum([0, *sizes]).tolist()
         block = torch.empty(ends[-1], dtype=torch.uint8, pin_memory=True)
         for array, start in zip(self.arrays, ends, strict=False):
             block.numpy()[start : start + array.nbytes] = array.reshape(-1).view(np.uint8)
-        received = block.to(device, non_blocking=True)
+        received = block.to(self.device, non_blocking=True)
         self.tensors = [
             received[start : start + array.nbytes]
             .view(torch.from_numpy(array).dtype)
@@ -49,7 +50,7 @@ class PackedCopy:
 
 def put(array: np.ndarray, device: torch.device) -> Tensor:
     """Copies one array to the device without waiting for it."""
-    packed = PackedCopy()
+    packed = PackedCopy(device)
     tensor = packed.add(array)
-    packed.send(device)
+    packed.send()
     return tensor()
