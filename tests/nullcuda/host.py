@@ -19,6 +19,7 @@ from device import counts
 
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.profile import ProfileConfig
+from vitscale.train.augment import augment
 from vitscale.train.data import Batches, HeldOut, resident
 from vitscale.train.device import device_at
 from vitscale.train.ema import Ema
@@ -43,10 +44,10 @@ ARRAYS: list[Any] = [
 
 def arrivals(device: torch.device) -> tuple[dict[str, bool], int]:
     """Whether each array is on the device as it was, and how many copies it took them all."""
-    packed = PackedCopy()
+    packed = PackedCopy(device)
     given = [packed.add(array) for array in ARRAYS]
     before = counts()
-    packed.send(device)
+    packed.send()
     copies = counts().since(before).h2d
     tensors = [tensor() for tensor in given]
     same = {}
@@ -55,6 +56,26 @@ def arrivals(device: torch.device) -> tuple[dict[str, bool], int]:
             tensor.cpu().numpy(), array
         )
     return same, copies
+
+
+def of_policies(device: torch.device) -> dict[str, list[tuple[int, int]]]:
+    """The different (operations, waits) of five draws of each policy."""
+    config, found = configs.VIT.replace(augment="none"), {}
+    kinds: dict[str, dict[str, Any]] = {
+        name: {"augment": name}
+        for name in ("randaugment", "autoaugment", "trivialaugment", "3augment")
+    }
+    for name, fields in {**kinds, "jitter": {"color_jitter": 0.3}}.items():
+        changed, seen = config.replace(**fields), set()
+        images = torch.zeros(config.batch_size, 3, 32, 32, device=device)
+        for seed in range(5):
+            before = counts()
+            everyone, rng = np.arange(len(images)), np.random.default_rng(seed)
+            augment(images, changed, everyone, rng)
+            asked = counts().since(before)
+            seen.add((asked.ops, asked.waits))
+        found[name] = sorted(seen)
+    return found
 
 
 def on_gpu(state: dict[str, Any]) -> list[str]:
@@ -112,6 +133,7 @@ def main() -> None:
         "copies": copies,
         "read_alike": all(alike),
         "pickled_on_gpu": [name for dataset in datasets for name in on_gpu(dataset.__getstate__())],
+        "policies": of_policies(device),
         "evaluations": [
             of_evaluations(config.replace(ema_decay=decay), Path(data_root), device)
             for decay in (0.0, 0.9)

@@ -28,7 +28,7 @@ from torchvision.transforms.v2 import functional as tv
 
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.fields import choices
-from vitscale.train import policies
+from vitscale.train import pixel_ops, policies
 from vitscale.train.augment import (
     augment,
     crop_boxes,
@@ -39,8 +39,9 @@ from vitscale.train.augment import (
     eval_side,
     mix,
 )
+from vitscale.train.packed_copy import PackedCopy
 from vitscale.train.parallel import cut
-from vitscale.train.pixel_ops import Warp, apply
+from vitscale.train.pixel_ops import GROUP_OF, Warp, apply, plan
 
 torch.set_num_threads(1)
 
@@ -87,7 +88,11 @@ def levels(image: Image.Image) -> Tensor:
 def one_op(
     images: Tensor, name: str, values: np.ndarray, warp: Warp = policies.TORCHVISION
 ) -> Tensor:
-    return apply(images, np.full(len(images), name), np.asarray(values, float), warp)
+    """An operation as on a CPU, which is the same as on a GPU, where all are applied."""
+    arguments = images, np.full(len(images), name), np.asarray(values, float), warp
+    out = apply(*arguments)
+    assert torch.equal(apply(*arguments, possible=GROUP_OF), out)
+    return out
 
 
 # --- operations -----------------------------------------------------------------------------------
@@ -222,10 +227,11 @@ def test_blur_is_a_gaussian_filter() -> None:
     assert difference.max() <= 2
 
 
-def test_operations_touch_only_their_images() -> None:
+@pytest.mark.parametrize("possible", [None, GROUP_OF], ids=["drawn", "all"])
+def test_operations_touch_only_their_images(possible: dict[str, int] | None) -> None:
     images = photos(6)
     names = np.array(["Invert", "", "Rotate", "Invert", "", "Blur"])
-    out = apply(images, names, np.array([0, 0, 30, 0, 0, 1.0]), policies.TIMM)
+    out = apply(images, names, np.array([0, 0, 30, 0, 0, 1.0]), policies.TIMM, possible)
     assert torch.equal(out[[1, 4]], images[[1, 4]]) and torch.equal(
         out[[0, 3]], 255 - images[[0, 3]]
     )
@@ -303,6 +309,29 @@ def test_the_three_of_3augment_are_timms() -> None:
     assert torch.equal(one_op(image, "Solarize", [128])[0], levels(solarize(pil(image[0]))))
     assert torch.equal(one_op(image, "Color", [0])[0], levels(desaturate(pil(image[0]))))
     assert blur.name == "GaussianBlurRand" and blur.prob == 1 and blur.magnitude == 10
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_way_of_a_gpu_has_the_pixels_of_a_cpus_and_the_shapes_of_any_draw(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pixel_ops, "GROUP_VALUES", 7 * 3 * 24 * 24)  # 7 images at a time
+    config = config_of(64, augment=policy, color_jitter=0.4)
+    images, sent = photos(64), set()
+    images[:8] = images[:8] // 128 + 77  # two levels, and one
+    images[8:12] = images[8:12, :, :1, :1]
+    for seed in range(5):
+        levels = images
+        for place, layer in enumerate(policies.layers(config, np.random.default_rng(seed))):
+            drawn = layer.names, layer.values, layer.warp
+            assert {*layer.names} <= {*layer.possible, ""}
+            expected = apply(levels, *drawn)
+            assert torch.equal(apply(levels, *drawn, layer.possible), expected)
+            packed = PackedCopy(levels.device)
+            plan(packed, *drawn, (24, 24), layer.possible)
+            sent.add((place, *((array.shape, array.dtype) for array in packed.arrays)))
+            levels = expected
+    assert len(sent) == place + 1
 
 
 def test_parts_of_3augment_share_the_images_equally() -> None:

@@ -25,14 +25,13 @@ from torch.nn import functional as F
 from vitscale.plan.config import TrainConfig
 from vitscale.train.draws import normal
 from vitscale.train.packed_copy import PackedCopy
-from vitscale.train.pixel_ops import plan, resample
+from vitscale.train.pixel_ops import Step, plan, resample
 from vitscale.train.policies import layers
 
 CROP_RATIO = (3 / 4, 4 / 3)  # width over height, of random resized crops
 SRC_PADDING = 4  # pixels, DeiT III's
 ERASED_AREA = (0.02, 1 / 3)  # fraction of the image
 ERASED_RATIO = (0.3, 1 / 0.3)  # height over width
-Step = Callable[[Tensor], Tensor]  # images -> images
 Planned = Callable[
     [PackedCopy, tuple[int, ...], TrainConfig, np.ndarray, np.random.Generator], Step
 ]
@@ -186,8 +185,17 @@ def plan_augment(
     flips = None
     if config.flip_prob:
         flips = packed.add((rng.random(config.batch_size) < config.flip_prob)[positions])
+    # on a CPU, where a call costs little, the images that an operation leaves as they are cost more
+    is_grouped = packed.device.type == "cpu"
     steps = [
-        plan(packed, layer.names[positions], layer.values[positions], layer.warp, size)
+        plan(
+            packed,
+            layer.names[positions],
+            layer.values[positions],
+            layer.warp,
+            size,
+            None if is_grouped else layer.possible,
+        )
         for layer in layers(config, rng)
     ]
 
@@ -223,7 +231,7 @@ def erase(
     Images are normalized. Zhong et al. 2020 as in timm's mode "pixel", which DeiT uses: 2% to a
     third of the area.
     """
-    return _at_once(plan_erase, images, config, positions, rng)
+    return _at_once(plan_erase, images.clone(), config, positions, rng)
 
 
 def plan_erase(
@@ -233,7 +241,7 @@ def plan_erase(
     positions: np.ndarray,
     rng: np.random.Generator,
 ) -> Step:
-    """Plans erase for images of one height and width."""
+    """Plans erase for images of one height and width, which are overwritten."""
     if not config.erasing_prob:
         return lambda images: images
     chosen = rng.random(config.batch_size) < config.erasing_prob
@@ -251,7 +259,7 @@ def plan_erase(
     def step(images: Tensor) -> Tensor:
         noise = normal(key, erased(), tuple(images.shape[1:])).to(images.dtype)
         inside = _inside(erased_boxes(), height, width)
-        return images.index_copy(
+        return images.index_copy_(
             0, index(), torch.where(inside, noise, images.index_select(0, index()))
         )
 
@@ -264,9 +272,11 @@ def mix(
     config: TrainConfig,
     positions: np.ndarray,
     rng: np.random.Generator,
+    overwrites: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Applies mixup or CutMix between mirrored positions: images (b, C, H, W) and labels (b,).
 
+    The mixed images replace the others in memory if `overwrites`.
     Each of `mix_groups` equal groups of the batch draws one of the two methods, the mixing ratio
     and the rectangle (timm draws them once per process); group g is part g of
     vitscale.train.parallel.cut. Targets become (b, num_classes) with label smoothing included, also
@@ -280,6 +290,7 @@ def mix(
     seeds = rng.integers(2**32, size=config.mix_groups, dtype=np.uint32)
     state = np.random.get_state()  # timm draws from NumPy's global generator
     try:
+        images = images if overwrites else images.clone()
         return _mixed_groups(images, labels, config, positions, seeds)
     finally:
         np.random.set_state(state)
@@ -307,16 +318,16 @@ def _mixed_groups(
     )
     if len(groups) == 1:
         np.random.seed(seeds[groups[0]])
-        return mixup(images.clone(), labels)
+        return mixup(images, labels)
     lower, upper = [], []
     for group, start, end in zip(groups, starts, [*starts[1:], half], strict=True):
         np.random.seed(seeds[group])
         whole = [torch.cat([x[start:end], x[num - end : num - start]]) for x in (images, labels)]
-        mixed = mixup(*whole)
-        lower.append([x[: end - start] for x in mixed])
-        upper.append([x[end - start :] for x in mixed])
-    joined = [torch.cat(parts) for parts in zip(*lower, *upper[::-1], strict=True)]
-    return joined[0], joined[1]
+        of_group = mixup(*whole)
+        lower.append([x[: end - start] for x in of_group])
+        upper.append([x[end - start :] for x in of_group])
+    mixed, targets = zip(*lower, *upper[::-1], strict=True)
+    return torch.cat(mixed, out=images), torch.cat(targets)
 
 
 def cubic_weights(start: Tensor, length: Tensor, size: int, num: int) -> Tensor:
@@ -466,7 +477,7 @@ def _at_once(
     rng: np.random.Generator,
 ) -> Tensor:
     """Plans one operation, sends its copy and applies it."""
-    packed = PackedCopy()
+    packed = PackedCopy(images.device)
     step = planned(packed, images.shape[-2:], config, positions, rng)
-    packed.send(images.device)
+    packed.send()
     return step(images)

@@ -110,9 +110,8 @@ class CapturedTransform:
         transform: Callable[..., Tensor],
         images: tuple[Tensor, ...],
         packed: PackedCopy,
-        device: torch.device,
     ) -> Tensor:
-        """Sends `packed` to the device and returns transform(*images).
+        """Sends `packed` and returns transform(*images).
 
         The next call may replace the values of the result and of what was sent.
         """
@@ -121,7 +120,7 @@ class CapturedTransform:
             graph, sent = self.graphs[key]
             packed.send_over(sent)
             return graph.replay(*images)
-        packed.send(device)
+        packed.send()
         if self.num_eager or AUGMENTATION in self.left_out:
             self.num_eager = max(0, self.num_eager - 1)
             return transform(*images)

@@ -38,8 +38,8 @@ EVAL_BATCH = 512
 # fraction of this process' GPU memory that may be in use once a dataset is copied there
 RESIDENT_SHARE = 0.5
 T = TypeVar("T")
-# sends a copy to a device, and applies a function to images that reads its arrays there
-Transforms = Callable[[Callable[..., Tensor], tuple[Tensor, ...], PackedCopy, torch.device], Tensor]
+# sends a copy, and applies a function to images that reads its arrays
+Transforms = Callable[[Callable[..., Tensor], tuple[Tensor, ...], PackedCopy], Tensor]
 
 
 class Batches(Dataset[tuple[Tensor, Tensor]]):
@@ -132,7 +132,7 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
         """
         step, part = divmod(item, len(self.parts))
         config, positions = self.config, self.parts[part]
-        packed, rng = PackedCopy(), generator(config.seed, AUGMENT, step)
+        packed, rng = PackedCopy(self.device), generator(config.seed, AUGMENT, step)
         pixels = cast(Tensor, self.train.pixels) if is_resident(self.train) else None
         chosen = packed.add(images.numpy()) if pixels is not None else None
         size = tuple((images if pixels is None else pixels).shape[-2:])
@@ -142,7 +142,7 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
             crop, size = plan_crop(packed, size, config, positions, boxes), (config.resolution,) * 2
         change = plan_augment(packed, size, config, positions, rng)
         # how many images are erased differs from batch to batch: not in a captured transform
-        late, cover = packed if self.captured is None else PackedCopy(), None
+        late, cover = packed if self.captured is None else PackedCopy(self.device), None
         if config.erasing_prob:  # a generator takes a percent of the step of a small model
             cover = plan_erase(late, size, config, positions, generator(config.seed, ERASE, step))
         sent_labels = packed.add(labels.numpy())
@@ -158,20 +158,19 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
             return normalize(images, self.mean, self.std, memory_format(config, self.device))
 
         read = (images.to(self.device, non_blocking=True),) if pixels is None else ()
-        if self.captured is None or config.augment != "none" or config.color_jitter:
-            # a policy's operations depend on what is drawn; a part draws from a generator
-            packed.send(self.device)
+        if self.captured is None or is_part(config.augment):  # which draws from a generator
+            packed.send()
             images = transform(*read)
         else:
-            images = self.captured(transform, read, packed, self.device)
+            images = self.captured(transform, read, packed)
         if cover is not None:
             if late is not packed:
-                late.send(self.device)
+                late.send()
             images = cover(images)
         labels = sent_labels()
         if not mixed or not (config.mixup_alpha or config.cutmix_alpha):
             return images, labels
-        return mix(images, labels, config, positions, generator(config.seed, MIX, step))
+        return mix(images, labels, config, positions, generator(config.seed, MIX, step), True)
 
     def iterate(self, first_step: int, num_workers: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Parts from `first_step` to the end of the training.

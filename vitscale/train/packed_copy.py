@@ -18,7 +18,8 @@ class PackedCopy:
     augmentation has drawn.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
         self.arrays: list[np.ndarray] = []
         self.tensors: list[Tensor] = []
         self.received: Tensor  # (bytes,) on a GPU: what `tensors` are views of
@@ -29,13 +30,13 @@ class PackedCopy:
         self.arrays.append(np.ascontiguousarray(array))
         return lambda: self.tensors[place]
 
-    def send(self, device: torch.device) -> None:
+    def send(self) -> None:
         """Copies all arrays to the device."""
-        if device.type != "cuda":
-            self.tensors = [torch.from_numpy(array).to(device) for array in self.arrays]
+        if self.device.type != "cuda":
+            self.tensors = [torch.from_numpy(array).to(self.device) for array in self.arrays]
             return
         block = self._block()
-        self.received = block.to(device, non_blocking=True)
+        self.received = block.to(self.device, non_blocking=True)
         self.tensors = [
             self.received[start : start + array.nbytes]
             .view(torch.from_numpy(array).dtype)
@@ -68,7 +69,7 @@ class PackedCopy:
 
 def put(array: np.ndarray, device: torch.device) -> Tensor:
     """Copies one array to the device without waiting for it."""
-    packed = PackedCopy()
+    packed = PackedCopy(device)
     tensor = packed.add(array)
-    packed.send(device)
+    packed.send()
     return tensor()

@@ -4,11 +4,15 @@ Images are uint8 (B, 3, H, W) on any device, and are rounded to integer levels a
 as in PIL: the results equal PIL's where PIL computes in integers, and otherwise agree to within one
 level. Strengths are NumPy arrays (B,), so that no operation waits for the device. Each operation
 has two parts: the parameters that it needs on the device, and its computation there.
+
+A CPU computes each operation that was drawn for the images that have it. A GPU's host pays for each
+call, so there all images go through all operations of a policy, with strengths that change nothing
+where they were not drawn: calls and shapes are the same for any draw, and the pixels are a CPU's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +23,14 @@ from torch.nn import functional as F
 from vitscale.train.packed_copy import PackedCopy
 
 BLUR_RADIUS = 8  # pixels: four standard deviations of the strongest blur
+GROUP_VALUES = 2**20  # of the images that a CPU computes together: intermediate results are cached
+LEVELS = np.arange(256, dtype=np.float32)
+BLENDS = {"Color", "Sharpness"}
+Step = Callable[[Tensor], Tensor]  # images -> images
+# (images, their grey images if a possible operation needs these) -> images
+Operation = Callable[[Tensor, Tensor | None], Tensor]
+# place in a matrix (2, 3) -> its entries, where they are not those of the identity
+Entries = dict[tuple[int, int], np.ndarray]
 
 
 class Warp(NamedTuple):
@@ -28,32 +40,50 @@ class Warp(NamedTuple):
     fill: tuple[int, int, int] = (0, 0, 0)
 
 
-def apply(images: Tensor, names: np.ndarray, values: np.ndarray, warp: Warp) -> Tensor:
+def apply(
+    images: Tensor,
+    names: np.ndarray,
+    values: np.ndarray,
+    warp: Warp,
+    possible: Collection[str] | None = None,
+) -> Tensor:
     """Applies names[i] with strength values[i] to image i: uint8 (B, 3, H, W) -> the same.
 
     The name "" leaves an image unchanged. Strengths: shears, the tangent; translations, pixels to
     the right or down; Rotate, degrees counter-clockwise; Brightness, Color, Contrast, Sharpness,
     the factor of PIL.ImageEnhance; Posterize, bits kept, 0 for black; Solarize, the first level
     inverted; SolarizeAdd, levels added below 128; Blur, the standard deviation in pixels. The
-    others have none.
+    others have none. With `possible`, the names that could be drawn, the calls do not depend on
+    those that were.
     """
-    packed = PackedCopy()
-    step = plan(packed, names, values, warp, images.shape[-2:])
-    packed.send(images.device)
+    packed = PackedCopy(images.device)
+    step = plan(packed, names, values, warp, images.shape[-2:], possible)
+    packed.send()
     return step(images)
 
 
 def plan(
-    packed: PackedCopy, names: np.ndarray, values: np.ndarray, warp: Warp, size: tuple[int, ...]
-) -> Callable[[Tensor], Tensor]:
+    packed: PackedCopy,
+    names: np.ndarray,
+    values: np.ndarray,
+    warp: Warp,
+    size: tuple[int, ...],
+    possible: Collection[str] | None = None,
+) -> Step:
     """Plans `apply` for images of one height and width.
 
     Adds the parameters to the copy; the returned function can be called once the copy is sent.
     """
+    if possible is not None:
+        return _planned(packed, set(possible), names, values, warp, size)
+    groups = np.array([GROUP_OF.get(name, -1) for name in names.tolist()])
     parts = []
-    for name in np.unique(names[names != ""]):
-        rows = np.flatnonzero(names == name)
-        parts.append((packed.add(rows), _planned(packed, name, values[rows], warp, size)))
+    most = max(1, GROUP_VALUES // (3 * size[0] * size[1]))
+    for group in np.unique(groups[groups >= 0]):
+        everyone = np.flatnonzero(groups == group)
+        for rows in np.split(everyone, range(most, len(everyone), most)):
+            operation = _planned(packed, set(GROUPS[group]), names[rows], values[rows], warp, size)
+            parts.append((packed.add(rows), operation))
 
     def step(images: Tensor) -> Tensor:
         images = images.clone()
@@ -66,16 +96,34 @@ def plan(
 
 
 def _planned(
-    packed: PackedCopy, name: str, values: np.ndarray, warp: Warp, size: tuple[int, ...]
-) -> Callable[[Tensor], Tensor]:
-    """Plans one operation, for the images that undergo it and their strengths."""
-    if name in WARPS:
-        matrices = packed.add(WARPS[name](values, *size).astype(np.float32))
-        fill = packed.add(np.array(warp.fill, np.float32))
-        return lambda images: _warp(images, matrices(), fill(), warp.interpolation)
-    needs, operation = OPS[name]
-    strengths = packed.add(needs(values))
-    return lambda images: operation(images, strengths())
+    packed: PackedCopy,
+    possible: set[str],
+    names: np.ndarray,
+    values: np.ndarray,
+    warp: Warp,
+    size: tuple[int, ...],
+) -> Step:
+    """Plans a table of levels, a warp, a blend and a blur, as far as they are possible.
+
+    At most one of them changes an image.
+    """
+    operations: list[Operation] = []
+    if possible & (DRAWN_TABLES.keys() | PIXEL_TABLES):
+        operations.append(_table(packed, possible, names, values, size))
+    if possible & WARPS.keys():
+        operations.append(_warp(packed, names, values, warp, size))
+    if possible & BLENDS:
+        operations.append(_blend(packed, possible, names, values))
+    if "Blur" in possible:
+        operations.append(_blur(packed, names, values))
+
+    def step(images: Tensor) -> Tensor:
+        grey = _grey(images) if possible & {"Color", "Contrast"} else None
+        for operation in operations:
+            images = operation(images, grey)
+        return images.to(torch.uint8)
+
+    return step
 
 
 def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
@@ -89,134 +137,152 @@ def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     return (rows @ wide).view(num, rows.shape[1], channels, -1).transpose(1, 2)
 
 
-def _warp(images: Tensor, matrices: Tensor, fill: Tensor, interpolation: str) -> Tensor:
-    """Sets pixel (x, y), relative to the center, to the value at matrix @ (x, y, 1).
+def _table(
+    packed: PackedCopy,
+    possible: set[str],
+    names: np.ndarray,
+    values: np.ndarray,
+    size: tuple[int, ...],
+) -> Operation:
+    """Plans the operations that map the levels of a channel, as a table (B, 3, 256) and a gather.
 
-    Matrices are (B, 2, 3), fill (3,).
+    The host computes the tables that do not depend on the pixels.
     """
-    height, width = images.shape[-2:]
-    y = torch.arange(height, device=images.device)[:, None] - (height - 1) / 2
-    x = torch.arange(width, device=images.device) - (width - 1) / 2
-    m = matrices[..., None, None]
-    source_x, source_y = (m[:, :, 0] * x + m[:, :, 1] * y + m[:, :, 2]).unbind(1)
-    grid = torch.stack([source_x / (width / 2), source_y / (height / 2)], -1)
-    values = F.grid_sample(
-        images.float(), grid, interpolation, padding_mode="border", align_corners=False
+    num_pixels = size[0] * size[1]
+    drawn = np.repeat(LEVELS[None], len(names), 0)
+    for name in DRAWN_TABLES.keys() & {*names.tolist()}:
+        rows = np.flatnonzero(names == name)
+        drawn[rows] = DRAWN_TABLES[name](LEVELS, values[rows, None].astype(np.float32))
+    tables, levels = packed.add(drawn[:, None]), packed.add(LEVELS)
+    contrasts, factors = _factors(packed, names, values, "Contrast")
+    # a channel is stretched if its range of levels is larger, and equalized if its step is larger
+    ranges = packed.add(_each(np.where(names == "AutoContrast", 0, 255).astype(np.uint8)))
+    steps = packed.add(_each(np.where(names == "Equalize", 0, num_pixels).astype(np.int32)))
+    ones = packed.add(np.ones((1, 1, 1), np.int32))
+
+    def operation(images: Tensor, grey: Tensor | None) -> Tensor:
+        pixels = images.flatten(2)
+        index = pixels.long()
+        table = tables()
+        if "Contrast" in possible:
+            assert grey is not None
+            total = grey.flatten(2).sum(2, keepdim=True, dtype=torch.int32)
+            mean = (total + num_pixels // 2) // num_pixels
+            blended = mean + factors() * (levels() - mean)
+            table = torch.where(contrasts(), blended, table)
+        if possible & {"AutoContrast", "Equalize"}:
+            low, high = pixels.aminmax(dim=2, keepdim=True)
+        if "AutoContrast" in possible:
+            between = high - low  # as in torchvision
+            stretched = (levels() - low) / (between * (1 / 255))
+            table = torch.where(between > ranges(), stretched, table)
+        if "Equalize" in possible:
+            counts = torch.zeros(*pixels.shape[:2], 257, dtype=torch.int32, device=images.device)
+            counts[..., 1:].scatter_add_(2, index, ones().expand_as(index))
+            below = counts.cumsum(2, dtype=torch.int32)[..., :256]  # pixels of lower levels
+            num = below.gather(2, high.long())
+            width = num // 255  # pixels per new level, PIL's step
+            # truncated, this is the integer quotient: floats are exact enough up to 2^24 pixels
+            table = torch.where(width > steps(), (below + num // 510) / width, table)
+        table = table.clamp(0, 255).to(torch.uint8).expand(*pixels.shape[:2], 256)
+        return table.gather(2, index).view_as(images)
+
+    return operation
+
+
+def _warp(
+    packed: PackedCopy, names: np.ndarray, values: np.ndarray, warp: Warp, size: tuple[int, ...]
+) -> Operation:
+    """Plans geometric operations, to whole levels as floats.
+
+    Sets pixel (x, y), relative to the center, to the value at matrix @ (x, y, 1). The identity
+    gives back the pixels: its coordinates are wrong by rounding only, and levels are rounded.
+    """
+    height, width = size
+    matrices = np.tile(np.eye(2, 3), (len(names), 1, 1))
+    for name in WARPS.keys() & {*names.tolist()}:
+        rows = np.flatnonzero(names == name)
+        for (row, column), entries in WARPS[name](values[rows], height, width).items():
+            matrices[rows, row, column] = entries
+    sent, fill, halves, x, y = (
+        packed.add(np.asarray(array, np.float32))
+        for array in (
+            matrices[..., None, None],
+            np.reshape(warp.fill, (3, 1, 1)),
+            np.reshape([width / 2, height / 2], (2, 1, 1)),
+            np.arange(width) - (width - 1) / 2,
+            np.arange(height)[:, None] - (height - 1) / 2,
+        )
     )
-    inside = (grid.abs() <= 1).all(-1)[:, None]
-    return torch.where(inside, values, fill[:, None, None]).round_().to(torch.uint8)
+
+    def operation(images: Tensor, grey: Tensor | None) -> Tensor:
+        m = sent()
+        grid = (m[:, :, 0] * x() + m[:, :, 1] * y() + m[:, :, 2]) / halves()
+        values = F.grid_sample(
+            images.float(),
+            grid.movedim(1, -1),
+            warp.interpolation,
+            padding_mode="border",
+            align_corners=False,
+        )
+        inside = (grid.abs() <= 1).all(1, keepdim=True)
+        return torch.where(inside, values, fill()).round_()
+
+    return operation
 
 
-def _matrices(
-    a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray, e: np.ndarray, f: np.ndarray
-) -> np.ndarray:
-    """The matrix [[a, b, c], [d, e, f]] of each image, (B, 2, 3)."""
-    return np.stack([np.stack([a, b, c], -1), np.stack([d, e, f], -1)], 1)
-
-
-def _rotate(degrees: np.ndarray, height: int, width: int) -> np.ndarray:
-    cos, sin, zero = (
-        np.cos(np.radians(degrees)),
-        np.sin(np.radians(degrees)),
-        np.zeros(len(degrees)),
-    )
-    return _matrices(cos, -sin, zero, sin, cos, zero)
-
-
-def _translate_x(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
-    one, zero = np.ones(len(pixels)), np.zeros(len(pixels))
-    return _matrices(one, zero, -pixels, zero, one, zero)
-
-
-def _translate_y(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
-    one, zero = np.ones(len(pixels)), np.zeros(len(pixels))
-    return _matrices(one, zero, zero, zero, one, -pixels)
-
-
-def _shear_x(tangents: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Along the top border, which stays where it is."""
-    one, zero = np.ones(len(tangents)), np.zeros(len(tangents))
-    return _matrices(one, tangents, tangents * height / 2, zero, one, zero)
-
-
-def _shear_y(tangents: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Along the left border, which stays where it is."""
-    one, zero = np.ones(len(tangents)), np.zeros(len(tangents))
-    return _matrices(one, zero, zero, tangents, one, tangents * width / 2)
+def _rotate(degrees: np.ndarray, height: int, width: int) -> Entries:
+    cos, sin = np.cos(np.radians(degrees)), np.sin(np.radians(degrees))
+    return {(0, 0): cos, (0, 1): -sin, (1, 0): sin, (1, 1): cos}
 
 
 def _each(values: np.ndarray) -> np.ndarray:
-    """Strengths as float32 (B, 1, 1, 1)."""
-    return values.astype(np.float32)[:, None, None, None]
+    """(B,) -> (B, 1, 1)."""
+    return values[:, None, None]
 
 
-def _nothing(values: np.ndarray) -> np.ndarray:
-    return np.empty(0, np.float32)
-
-
-def _blend(other: Tensor, images: Tensor, factors: Tensor) -> Tensor:
-    """other + factor * (images - other), truncated to integer levels as by PIL's blend."""
-    base = other.float()
-    return (base + factors * (images.float() - base)).clamp_(0, 255).to(torch.uint8)
+def _factors(
+    packed: PackedCopy, names: np.ndarray, values: np.ndarray, *blended: str
+) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
+    """Whether an image has the first operation, and factors: 1 without any of them; (B, 1, 1)."""
+    chosen = [names == name for name in blended]
+    factors = np.where(np.logical_or.reduce(chosen), values, 1).astype(np.float32)
+    return packed.add(_each(chosen[0])), packed.add(_each(factors))
 
 
 def _grey(images: Tensor) -> Tensor:
-    """Luma of ITU-R 601 in integer levels, (B, 1, H, W): bit for bit PIL's convert("L")."""
-    red, green, blue = images.int().unbind(1)
-    return (red * 19595 + green * 38470 + blue * 7471 + 0x8000 >> 16).to(torch.uint8)[:, None]
+    """Luma of ITU-R 601 in integer levels, int (B, 1, H, W): bit for bit PIL's convert("L")."""
+    red, green, blue = images.int().split(1, 1)
+    luma = (red * 19595).add_(green, alpha=38470).add_(blue, alpha=7471)
+    return luma.add_(0x8000).bitwise_right_shift_(16)
 
 
-def _brightness(images: Tensor, factors: Tensor) -> Tensor:
-    return _blend(torch.zeros_like(images), images, factors)
+def _blend(
+    packed: PackedCopy, possible: set[str], names: np.ndarray, values: np.ndarray
+) -> Operation:
+    """Plans other + factor * (images - other), truncated to integer levels as by PIL's blend.
 
-
-def _color(images: Tensor, factors: Tensor) -> Tensor:
-    return _blend(_grey(images), images, factors)
-
-
-def _contrast(images: Tensor, factors: Tensor) -> Tensor:
-    mean = _grey(images).double().mean((1, 2, 3), keepdim=True)
-    return _blend((mean + 0.5).floor(), images, factors)
-
-
-def _sharpness(images: Tensor, factors: Tensor) -> Tensor:
-    """PIL's sharpness: inside the border, a blend with a 3x3 average.
-
-    The average has weights 5 in the middle and 1 around, over 13.
+    The other is the grey image, or for PIL's sharpness, inside the border, a 3x3 average with
+    weights 5 in the middle and 1 around, over 13. The factor 1 gives back the pixels.
     """
-    wide = images.float()
-    inner = wide[..., 1:-1, 1:-1]
-    if inner.numel() == 0:
-        return images
-    smooth = wide.clone()
-    smooth[..., 1:-1, 1:-1] = ((F.avg_pool2d(wide, 3, 1) * 9 + inner * 4) / 13 + 0.5).floor()
-    return _blend(smooth, images, factors)
+    sharpened, factors = _factors(packed, names, values, "Sharpness", "Color")
 
+    def operation(images: Tensor, grey: Tensor | None) -> Tensor:
+        wide = images.float()
+        other = wide if grey is None else grey
+        if "Sharpness" in possible:
+            sharp = sharpened()[..., None]
+            other = torch.where(sharp, wide, other)
+            middle, inner = wide[..., 1:-1, 1:-1], other[..., 1:-1, 1:-1]
+            if middle.numel():
+                # a sum of 13 levels over 13 is never half a level
+                smooth = F.avg_pool2d(wide, 3, 1, divisor_override=13)
+                smooth.add_(middle, alpha=4 / 13).round_()
+                torch.where(sharp, smooth, inner, out=inner)
+        blended = (wide - other).mul_(factors()[..., None]).add_(other)
+        return blended.clamp_(0, 255).to(torch.uint8)
 
-def _kept_bits(bits: np.ndarray) -> np.ndarray:
-    """Numbers of bits to keep -> masks for the levels, uint8 (B, 1, 1, 1)."""
-    return (0xFF << (8 - bits.astype(np.int64)) & 0xFF).astype(np.uint8)[:, None, None, None]
-
-
-def _solarize(images: Tensor, thresholds: Tensor) -> Tensor:
-    return torch.where(images >= thresholds, 255 - images, images)
-
-
-def _solarize_add(images: Tensor, levels: Tensor) -> Tensor:
-    added = (images + levels).clamp_(0, 255).to(torch.uint8)
-    return torch.where(images < 128, added, images)
-
-
-def _autocontrast(images: Tensor, _: Tensor) -> Tensor:
-    from torchvision.transforms.v2.functional import autocontrast
-
-    return autocontrast(images)
-
-
-def _equalize(images: Tensor, _: Tensor) -> Tensor:
-    from torchvision.transforms.v2.functional import equalize
-
-    return equalize(images)
+    return operation
 
 
 def _gaussians(sigmas: np.ndarray) -> np.ndarray:
@@ -226,10 +292,18 @@ def _gaussians(sigmas: np.ndarray) -> np.ndarray:
     return (kernels / kernels.sum(1, keepdims=True)).astype(np.float32)
 
 
-def _blur(images: Tensor, kernels: Tensor) -> Tensor:
-    """A Gaussian blur truncated at BLUR_RADIUS; border pixels are repeated beyond the border."""
-    rows, columns = (_band(kernels, size) for size in images.shape[-2:])
-    return resample(images.float(), rows, columns).round_().clamp_(0, 255).to(torch.uint8)
+def _blur(packed: PackedCopy, names: np.ndarray, values: np.ndarray) -> Operation:
+    """Plans a Gaussian blur truncated at BLUR_RADIUS; border pixels are repeated beyond the border.
+
+    Other images get kernels of one pixel, which give back the pixels.
+    """
+    sent = packed.add(_gaussians(np.where(names == "Blur", values, 0.01)))
+
+    def operation(images: Tensor, grey: Tensor | None) -> Tensor:
+        rows, columns = (_band(sent(), size) for size in images.shape[-2:])
+        return resample(images.float(), rows, columns).round_().clamp_(0, 255)
+
+    return operation
 
 
 def _band(kernels: Tensor, size: int) -> Tensor:
@@ -243,24 +317,23 @@ def _band(kernels: Tensor, size: int) -> Tensor:
     return (kernels @ taps.flatten(1)).view(-1, size, size)
 
 
-WARPS: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {
+WARPS: dict[str, Callable[[np.ndarray, int, int], Entries]] = {
     "Rotate": _rotate,
-    "ShearX": _shear_x,
-    "ShearY": _shear_y,
-    "TranslateX": _translate_x,
-    "TranslateY": _translate_y,
+    # along the top border, and along the left one, which stay where they are
+    "ShearX": lambda tangents, height, width: {(0, 1): tangents, (0, 2): tangents * height / 2},
+    "ShearY": lambda tangents, height, width: {(1, 0): tangents, (1, 2): tangents * width / 2},
+    "TranslateX": lambda pixels, height, width: {(0, 2): -pixels},
+    "TranslateY": lambda pixels, height, width: {(1, 2): -pixels},
 }
-# name -> (strengths -> parameters on the device, (images, parameters) -> images)
-OPS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], Callable[[Tensor, Tensor], Tensor]]] = {
-    "AutoContrast": (_nothing, _autocontrast),
-    "Blur": (_gaussians, _blur),
-    "Brightness": (_each, _brightness),
-    "Color": (_each, _color),
-    "Contrast": (_each, _contrast),
-    "Equalize": (_nothing, _equalize),
-    "Invert": (_nothing, lambda images, _: 255 - images),
-    "Posterize": (_kept_bits, torch.bitwise_and),
-    "Sharpness": (_each, _sharpness),
-    "Solarize": (_each, _solarize),
-    "SolarizeAdd": (_each, _solarize_add),
+# (levels (256,), strengths (B, 1)) -> levels (B, 256), to be clamped and truncated
+DRAWN_TABLES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "Brightness": lambda levels, factors: factors * levels,
+    "Invert": lambda levels, _: 255 - levels,
+    "Posterize": lambda levels, bits: levels.astype(int) & 0xFF << (8 - bits.astype(int)),
+    "Solarize": lambda levels, least: np.where(levels >= least, 255 - levels, levels),
+    "SolarizeAdd": lambda levels, added: np.where(levels < 128, levels + added, levels),
 }
+PIXEL_TABLES = {"AutoContrast", "Contrast", "Equalize"}
+# the operations whose images are computed together on a CPU: those that cost the same
+GROUPS = [[*DRAWN_TABLES], [*WARPS], *([name] for name in sorted(PIXEL_TABLES | BLENDS)), ["Blur"]]
+GROUP_OF = {name: place for place, group in enumerate(GROUPS) for name in group}

@@ -7,7 +7,7 @@ only on the generator and on its position in the batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -91,10 +91,14 @@ ENHANCEMENTS = [*JITTER, "Sharpness"]
 
 
 class Layer(NamedTuple):
-    """One operation of pixel_ops and its strength for each image of a batch, (B,) each."""
+    """One operation of pixel_ops and its strength for each image of a batch, (B,) each.
+
+    `possible` are the operations of which it is drawn.
+    """
 
     names: np.ndarray
     values: np.ndarray
+    possible: Collection[str]
     warp: Warp = TORCHVISION
 
 
@@ -141,7 +145,8 @@ def _autoaugment_layer(
 ) -> Layer:
     names, probs, magnitudes = (np.array(column)[chosen] for column in zip(*ops, strict=True))
     names = np.where(rng.random(len(chosen)) < probs, names, "")
-    return Layer(names, _values(CUBUK, names, magnitudes / 9, config, rng))
+    values = _values(CUBUK, names, magnitudes / 9, config, rng)
+    return Layer(names, values, [name for name, _, _ in ops])
 
 
 def _randaugment(config: TrainConfig, rng: np.random.Generator) -> list[Layer]:
@@ -158,14 +163,16 @@ def _randaugment_layer(config: TrainConfig, rng: np.random.Generator) -> Layer:
     names = np.array(RANDAUGMENT)[rng.integers(len(RANDAUGMENT), size=num)]
     names = np.where(rng.random(num) < RANDAUGMENT_PROB, names, "")
     magnitudes = config.randaugment_magnitude + config.randaugment_std * rng.standard_normal(num)
-    return Layer(names, _values(INCREASING, names, magnitudes.clip(0, 10) / 10, config, rng), TIMM)
+    values = _values(INCREASING, names, magnitudes.clip(0, 10) / 10, config, rng)
+    return Layer(names, values, RANDAUGMENT, TIMM)
 
 
 def _trivialaugment(config: TrainConfig, rng: np.random.Generator) -> list[Layer]:
     """Müller and Hutter 2021 with torchvision's wide space: one operation, one of 31 magnitudes."""
     num = config.batch_size
     names = np.array(TRIVIALAUGMENT)[rng.integers(len(TRIVIALAUGMENT), size=num)]
-    return [Layer(names, _values(WIDE, names, rng.integers(31, size=num) / 30, config, rng))]
+    values = _values(WIDE, names, rng.integers(31, size=num) / 30, config, rng)
+    return [Layer(names, values, TRIVIALAUGMENT)]
 
 
 def _three_augment(config: TrainConfig, rng: np.random.Generator) -> list[Layer]:
@@ -180,7 +187,8 @@ def _three_augment(config: TrainConfig, rng: np.random.Generator) -> list[Layer]
     ops = [THREE_AUGMENT[name] for name in chosen]
     names = np.array(ops)[rng.integers(len(ops), size=num)]
     sigmas = rng.uniform(0.1, 2.0, num)
-    return [Layer(names, np.select([names == "Color", names == "Solarize"], [0.0, 128.0], sigmas))]
+    values = np.select([names == "Color", names == "Solarize"], [0.0, 128.0], sigmas)
+    return [Layer(names, values, ops)]
 
 
 def _jitter(config: TrainConfig, rng: np.random.Generator) -> list[Layer]:
@@ -194,7 +202,10 @@ def _jitter(config: TrainConfig, rng: np.random.Generator) -> list[Layer]:
     factors = rng.uniform(
         max(0.0, 1 - config.color_jitter), 1 + config.color_jitter, (config.batch_size, 3)
     )
-    return [Layer(np.array(JITTER)[kind], factors[:, place]) for place, kind in enumerate(order.T)]
+    return [
+        Layer(np.array(JITTER)[kind], factors[:, place], JITTER)
+        for place, kind in enumerate(order.T)
+    ]
 
 
 def _values(
