@@ -254,10 +254,10 @@ def _area(row: Any) -> str:
         return ""
     if point < 0:
         a, b, point, low, high = b, a, -point, -high, -low
-    title = f"{_wrapped(f'area of {a}')}\n{_wrapped(f'− {b}: {point:.2f}')}"
+    title = f"{_wrapped(f'area of {a}')}\n{_wrapped(f'− {b}: {fixed(point, 2)}')}"
     if row["area_method"] == UNTESTED:
         return f"{title}, not tested\nwith < {LEAST_REFERENCES} references"
-    interval = f"[{low:.2f}, {high:.2f}]".replace("-", "−")
+    interval = f"[{fixed(low, 2)}, {fixed(high, 2)}]".replace("-", "−")
     return f"{title}\n{interval}, {p_value(row['area_p_holm'])}"
 
 
