@@ -12,12 +12,12 @@ from typing import Any
 
 from optuna.distributions import FloatDistribution
 
-from search_spaces import demo, fashion
+from search_spaces import cifar, demo, fashion
 from search_spaces.space import Space
 from search_spaces.winners import in_words, optima, tuned
 from search_spaces.xiao2021 import interval
 
-SPACES: dict[str, Space] = {"demo": demo, "fashion": fashion}
+SPACES: dict[str, Space] = {"demo": demo, "fashion": fashion, "cifar": cifar}
 # label -> fields; beside lr and wd, optimizers have the values of their papers or of timm
 FIELDS: dict[str, dict[str, Any]] = {
     "AdamW": {"optimizer": "adamw"},
@@ -29,11 +29,21 @@ FIELDS: dict[str, dict[str, Any]] = {
     # steps of the size of AdamW's (Liu et al. 2025, section 2.2), which updates the rest at this lr
     "Muon": {"optimizer": "timm:muon", "momentum": 0.95},
 }
-SEARCHED: dict[str, dict[str, FloatDistribution]] = {
-    "Lion": interval((5e-5, 6.4e-3), (0.05, 5.0)),
-    "NAdamW": interval((2.5e-4, 3.2e-2), (0.01, 1.0)),
-    "Muon": interval((2.5e-4, 3.2e-2), (0.01, 1.0)),
+# (lowest and highest lr of NAdamW and Muon, those of Lion), as wide as AdamW's in tune_lr_wd.py
+_RATES = {
+    "demo": ((2.5e-4, 3.2e-2), (5e-5, 6.4e-3)),
+    "fashion": ((2.5e-4, 3.2e-2), (5e-5, 6.4e-3)),
+    "cifar": ((1e-4, 1e-2), (2e-5, 2e-3)),
 }
+# lr and wd before there is a search: round values, as those of search_spaces/cifar.py
+_CHOSEN = {"cifar": {"Lion": (2e-4, 0.5), "NAdamW": (1e-3, 0.1), "Muon": (1e-3, 0.1)}}
+
+
+def searched(scale: str) -> dict[str, dict[str, FloatDistribution]]:
+    """Label -> the intervals of its search."""
+    rates, of_lion = _RATES[scale]
+    as_adamw = interval(rates, (0.01, 1.0))
+    return {"Lion": interval(of_lion, (0.05, 5.0)), "NAdamW": as_adamw, "Muon": as_adamw}
 
 
 def winners_file(scale: str) -> str:
@@ -42,8 +52,16 @@ def winners_file(scale: str) -> str:
 
 
 def tuned_values(scale: str) -> tuple[dict[tuple[str, str], tuple[float, float]], str]:
-    """((model, label) -> lr and wd, how they were found). Raises ValueError without a search."""
+    """((model, label) -> lr and wd, how they were found): of the search, or without any search
+    those that were chosen. Raises ValueError if there are none, or some are of a search.
+    """
     found = tuned(f"optimizers_{scale}")
+    if found is None and scale in _CHOSEN and tuned(scale) is None:
+        chosen = {label: SPACES[scale].OPTIMA["ViT_P", label.lower()] for label in ("AdamW", "SGD")}
+        chosen |= _CHOSEN[scale]
+        values = ", ".join(f"{label} {lr:g} and {wd:g}" for label, (lr, wd) in chosen.items())
+        words = f"lr and wd are round values chosen before any training ({values})."
+        return {(m, label): chosen[label] for m in SPACES[scale].MODELS for label in FIELDS}, words
     if found is None:
         raise ValueError(
             f"the winners of studies/tune_optimizers.py --scale {scale} must be adopted first "

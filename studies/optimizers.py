@@ -8,6 +8,7 @@ Every optimizer had the same search (tune_lr_wd.py, tune_optimizers.py) and has 
 lies. The trials with AdamW and SGD are those of lr_wd_edf.py.
 
     python studies/optimizers.py  # 180 trials on digits, of which 72 are those of `make demo`
+    python studies/optimizers.py --scale cifar --plan  # 400 trials on CIFAR-10, for a GPU
 """
 
 from typing import Literal, NamedTuple
@@ -36,10 +37,16 @@ SCALES = {
         "Models of 0.07 M parameters on 8x8 digits, and 400 images of val: no evidence about other "
         "models. Muon and Lion have all values but lr and wd from their papers or timm.",
     ),
+    "cifar": Scale(
+        32,
+        8,
+        "Not trained here. Draws that beat the reference say how far from an optimum it is. Muon "
+        "and Lion have all values but lr and wd from their papers or timm.",
+    ),
 }
 
 
-def study(scale: Literal["demo"] = "demo", num: int | None = None) -> Study:
+def study(scale: Literal["demo", "cifar"] = "demo", num: int | None = None) -> Study:
     """`num` draws for each model and optimizer, which both models share."""
     space, values = SPACES[scale], SCALES[scale]
     num = values.num_draws if num is None else num

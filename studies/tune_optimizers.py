@@ -7,12 +7,13 @@ them.
 
     python studies/tune_optimizers.py  # 192 trials on digits, about 16 minutes on 2 cores
     python studies/tune_optimizers.py --scale fashion  # 96 trials on Fashion-MNIST
+    python studies/tune_optimizers.py --scale cifar  # 192 trials on CIFAR-10, for a GPU
 """
 
 from typing import Any, Literal
 
 try:
-    from search_spaces.optimizers import FIELDS, SEARCHED, SPACES, winners_file
+    from search_spaces.optimizers import FIELDS, SPACES, searched, winners_file
     from vitscale import Arm, Search, TrainConfig, main
 except ModuleNotFoundError as missing:
     raise SystemExit(
@@ -32,14 +33,15 @@ TUNING: dict[str, tuple[dict[str, Any], int]] = {
         },
         1,
     ),
+    "cifar": ({"epochs": 15, "eval_split": "minival", "minival_images": 5_000}, 2),
 }
 
 
-def study(scale: Literal["demo", "fashion"] = "demo", num: int = 16) -> Search:
+def study(scale: Literal["demo", "fashion", "cifar"] = "demo", num: int = 16) -> Search:
     """`num` points for each model and optimizer."""
     space, (tuning, num_seeds) = SPACES[scale], TUNING[scale]
-    base = TrainConfig(**{**space.RECIPE, **tuning})
-    cells = {f"{m} {label}": (m, label) for label in SEARCHED for m in space.MODELS}
+    base, spaces = TrainConfig(**{**space.RECIPE, **tuning}), searched(scale)
+    cells = {f"{m} {label}": (m, label) for label in spaces for m in space.MODELS}
     return Search(
         name="tune_optimizers",
         scale=scale,
@@ -49,11 +51,11 @@ def study(scale: Literal["demo", "fashion"] = "demo", num: int = 16) -> Search:
             Arm(arm, {"model": m}): base.replace(**space.MODELS[m], **FIELDS[label])
             for arm, (m, label) in cells.items()
         },
-        spaces={arm: SEARCHED[label] for arm, (_, label) in cells.items()},
+        spaces={arm: spaces[label] for arm, (_, label) in cells.items()},
         num=num,
         seeds=tuple(range(num_seeds)),
         panels={
-            label: tuple(arm for arm, (_, of) in cells.items() if of == label) for label in SEARCHED
+            label: tuple(arm for arm, (_, of) in cells.items() if of == label) for label in spaces
         },
         winners_file=winners_file(scale),
         notes=(

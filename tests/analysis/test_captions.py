@@ -57,6 +57,12 @@ def test_a_caption_lies_within_its_figure(name: str, num_panels: int, num_refere
     assert all(part.y0 >= -1 and part.y1 <= figure.bbox.y1 + 1 for part in [*labels, *legends])
 
 
+def test_what_all_entries_of_a_legend_say_stands_once() -> None:
+    legend = draw(make_study(8, arms=("a", "b")), "learning_curves").axes[0].get_legend()
+    assert legend is not None and [text.get_text() for text in legend.get_texts()] == ["a", "b"]
+    assert legend.get_title().get_text().replace("\u00a0", " ") == "each n=8, 0 diverged"
+
+
 @pytest.mark.parametrize("width", [6.4, 9.0, 11.0])
 def test_any_note_is_broken_into_lines_that_fit(width: float) -> None:
     """In every figure, since all are finished alike; lines that the note has itself stay apart."""

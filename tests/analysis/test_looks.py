@@ -577,7 +577,9 @@ def test_the_command_line_declares_a_size_and_keeps_to_it(
     assert "looks: 1 so far (at up to 7 per arm); the next, number 2, at 14 per arm" in plan
     assert "p < 0.046" in plan
     assert command(store, "--report", "--num", "14") == 0
-    assert "look 2, at 100%" in capsys.readouterr().out and num_looks(store) == 2
+    captured = capsys.readouterr()
+    assert "look 2, at 100%" in captured.out and num_looks(store) == 2
+    assert captured.err.endswith("is not that of the last start: 28 trials more\n")
 
 
 def test_a_look_that_cannot_be_recorded_loses_no_report(

@@ -58,6 +58,7 @@ def test_files_of_a_report_are_the_tables_that_are_loaded(tmp_path: Path) -> Non
     store, study, read = stored(tmp_path / "runs")
     folder = draw(study, store, read)[0]
     after = vitscale.load(SLUG, store.root)
+    assert f"{SLUG}, by the plan of its last start: {len(study.trials)} trials" in repr(after)
     assert after.study == study and list(after.tables) == list(study.tables)
     for name in (*study.tables, "edf_curves", "trials", "rows"):
         table = getattr(after, name) if name in ("trials", "rows") else after.table(name)
@@ -93,7 +94,7 @@ def test_refusals_name_what_there_is(store: Store, monkeypatch: pytest.MonkeyPat
         vitscale.load("lr_wd")
     with pytest.raises(ValueError, match=r"must be among \(.*edf_summary, .*but got \('edf'\)"):
         vitscale.load(SLUG).table("edf")
-    with pytest.raises(KeyError, match=r"must be among \(edf_summary.*but got \('edf'\)"):
+    with pytest.raises(ValueError, match=r"must be among \(edf_summary.*but got \('edf'\)"):
         vitscale.load(SLUG).tables["edf"]
     with pytest.raises(ValueError, match="a study must be in the store, but got none"):
         vitscale.load(SLUG, store.root / "nothing")

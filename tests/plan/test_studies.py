@@ -42,6 +42,7 @@ COUNTS = {
     ("lr_wd_edf", "cifar"): 2 * 2 * (32 + 8),
     ("lr_wd_edf", "imagenet"): 1152 + 18,
     ("optimizers", "demo"): 5 * 2 * (14 + 4),
+    ("optimizers", "cifar"): 5 * 2 * (32 + 8),
     ("optimizer_stability", "demo"): 2 * 4 * 2 * 5,
     ("optimizer_stability", "cifar"): 2 * 4 * 2 * 5,
     ("optimizer_stability", "imagenet"): 48 + 24,
@@ -520,7 +521,7 @@ def test_no_search_and_no_draw_used_the_seeds_of_the_references(
     assert not seeds & (searched | {t.config.seed for t in study.trials if t.point is not None})
 
 
-@pytest.mark.parametrize("scale", ["demo", "fashion"])
+@pytest.mark.parametrize("scale", ["demo", "fashion", "cifar"])
 def test_all_optimizers_have_one_budget_of_tuning_and_intervals_as_wide(scale: str) -> None:
     first, second = script("tune_lr_wd").study(scale), script("tune_optimizers").study(scale)
     for name in ("num", "seeds", "per_round", "sampler", "sampler_seed", "asha", "metric"):

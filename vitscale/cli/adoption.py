@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from vitscale.cli.project import PACKAGE, made_at
 from vitscale.cli.stores import existing, read_plan
 from vitscale.plan.search import Search
-from vitscale.plan.spelling import did_you_mean, shown
+from vitscale.plan.spelling import Named, shown
 from vitscale.plan.study import Study
 from vitscale.record.store import Store
 from vitscale.record.workdir import Workdir
@@ -30,22 +30,8 @@ def winners(study: str, store: str = "") -> dict[str, dict[str, Any]]:
         raise ValueError(
             f"each arm of {study} must have a point that finished, but got none (arms={lost})"
         )
-    best = ((arm, _Named(winner["values"], "axis")) for arm, winner in result["winners"].items())
-    return _Named(best, f"arm of {study}")
-
-
-class _Named(dict[str, Any]):
-    """A dict that refuses an unknown name by a ValueError, which a study reports in one line."""
-
-    def __init__(self, items: Any, what: str) -> None:
-        super().__init__(items)
-        self.what = what
-
-    def __missing__(self, name: str) -> NoReturn:
-        raise ValueError(
-            f"an {self.what} must be among ({', '.join(self)}), but got ({shown(name)})"
-            f"{did_you_mean(str(name), self)}"
-        )
+    best = {arm: Named(winner["values"], "an axis") for arm, winner in result["winners"].items()}
+    return Named(best, f"an arm of {study}")
 
 
 def read_result(root: str, slug: str) -> tuple[Study, dict[str, Any]]:

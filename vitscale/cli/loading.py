@@ -10,10 +10,11 @@ import urllib.parse
 import warnings
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from vitscale.cli.stores import existing, read_plan
-from vitscale.plan.spelling import shown
+from vitscale.launch.earlier_plan import plan_before
+from vitscale.plan.spelling import Named, shown
 from vitscale.plan.study import Study
 from vitscale.record.store import Store
 
@@ -24,13 +25,6 @@ if TYPE_CHECKING:
     from vitscale.analysis.results import Results
 
 T = TypeVar("T")
-
-
-class _Named(dict[str, T]):
-    """Tables or figures by name."""
-
-    def __missing__(self, name: object) -> NoReturn:
-        raise KeyError(f"a name must be among ({', '.join(self)}), but got ({shown(name)})")
 
 
 class StudyResults:
@@ -45,6 +39,11 @@ class StudyResults:
     def study(self) -> Study:
         """The study by the plan of its last start: `question`, `source`, `metric`, `arms`, ..."""
         return self._results.study
+
+    @property
+    def command(self) -> str:
+        """The command or call of the last start, whose plan this is."""
+        return str(plan_before(self._store, self.study.slug).get("command", "its last start"))
 
     @cached_property
     def trials(self) -> pd.DataFrame:
@@ -69,7 +68,7 @@ class StudyResults:
     @cached_property
     def tables(self) -> Mapping[str, pd.DataFrame]:
         """The tables of the report by name; the 95% interval of `x` is in `x_low` and `x_high`."""
-        return _Named({name: self.table(name) for name in self.study.tables})
+        return Named({name: self.table(name) for name in self.study.tables}, "a table")
 
     def table(self, name: str) -> pd.DataFrame:
         """Any table of this kind of study, such as "edf_curves", even if it is not in the report.
@@ -93,7 +92,7 @@ class StudyResults:
     @cached_property
     def figures(self) -> Mapping[str, Figure]:
         """The figures of the report by name, which a notebook shows; `savefig` writes one."""
-        return _Named({name: self.figure(name) for name in self.study.figures})
+        return Named({name: self.figure(name) for name in self.study.figures}, "a figure")
 
     def figure(self, name: str) -> Figure:
         """Any figure of this kind of study, drawn again, even if it is not in the report.
@@ -123,7 +122,8 @@ class StudyResults:
         from vitscale.analysis.report.save import as_png
 
         of, escape = self._results, html.escape
-        parts = [f"<p><b>{escape(self.study.question)}</b> {self._counts()}</p><ul>"]
+        plan = f"by the plan of <code>{escape(self.command)}</code>"
+        parts = [f"<p><b>{escape(self.study.question)}</b> {self._counts()}, {plan}</p><ul>"]
         parts += [f"<li>{escape(line)}</li>" for line in self.headline]
         parts.append("</ul>")
         if self.study.figures and len(of.rows):
@@ -144,9 +144,10 @@ class StudyResults:
         return ", ".join(f"{num} {status}" for status, num in counts.items())
 
     def __repr__(self) -> str:
+        trials, rows, tables = self._results.trials, self._results.rows, self.study.tables
         return (
-            f"{self.study.slug}: {len(self._results.trials)} trials, {len(self._results.rows)} "
-            f"rows, tables ({', '.join(self.study.tables)})"
+            f"{self.study.slug}, by the plan of {self.command}: {len(trials)} trials, {len(rows)} "
+            f"rows, tables ({', '.join(tables)})"
         )
 
 

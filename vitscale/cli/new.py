@@ -11,10 +11,10 @@ from vitscale.plan.spelling import shown
 BASE = """
 # what all trials share, of `vitscale fields`; for images of your own: **facts("data/mine-64")
 BASE = TrainConfig(dataset="digits", depth=2, width=32, heads=2, epochs=15, warmup_epochs=3.0)
-ARMS = {{  # what is compared: the fields in which each differs from BASE
-    "AdamW": {{{adamw}}},
-    "SGD": {{"optimizer": "sgd"{sgd}}},
-}}
+"""
+ARMS = """\
+ARMS = {  # what is compared: the fields in which each differs from BASE
+%s}
 """
 END = """
 
@@ -110,11 +110,78 @@ def study(num: int = 16) -> Search:
         metric="minival_error_pct",
     )
 """
-RATES = {"adamw": '"lr": 3e-3, "wd": 0.1', "sgd": ', "lr": 0.1, "wd": 1e-3'}
-DRAWN = {"adamw": "", "sgd": ""}
-KINDS = {
+SHAPES = """\"\"\"Is a deep or a wide ViT better, each at the best of three lr?
+
+python {file} --plan  # what would be trained
+python {file}  # trains and reports 3 seeds at each lr
+\"\"\"
+
+from vitscale import Study, TrainConfig, cross, grid, main, trials
+{base}
+
+def study(num: int = 3) -> Study:
+    points = cross(grid(seed=range(num)), grid(lr=(1e-3, 3e-3, 1e-2)))
+    return Study(
+        kind="shapes",
+        name="{name}",
+        scale="digits",
+        question="Is a deep or a wide ViT better?",
+        source="ours",
+        # the lr of an arm is chosen on minival, images of the training set that are held out
+        trials=trials(BASE.replace(more_evals="minival"), ARMS, points),
+        metric="val_error_pct",
+        pairs=(("deep", "wide"),),  # chosen before the first result
+        tables=("pair_differences", "arm_means"),
+        figures=("comparison_forest",),
+    )
+"""
+SCALING = """\"\"\"How does error fall with width and training images?
+
+python {file} --plan  # what would be trained
+python {file}  # trains and reports 2 seeds of each cell at each lr
+\"\"\"
+
+from vitscale import Arm, Study, TrainConfig, cross, grid, main, trials
+{base}
+
+def study(num: int = 2) -> Study:
+    points, plan = cross(grid(seed=range(num)), grid(lr=(4e-3, 1.2e-2, 3.6e-2))), []
+    for width in (16, 24, 32, 48):  # a law has three sizes, and forecasts the last
+        for images in (250, 499, 0):  # 0: all
+            fields = {{"width": width, "heads": width // 8, "subset_images": images}}
+            config = BASE.replace(**fields, more_evals="minival")  # which chooses the lr of a cell
+            name = f"width {{width}}, {{config.num_train}} images"
+            arm = Arm(name, {{"family": "ViT", "size": f"width {{width}}"}})
+            plan += trials(config, {{arm: {{}}}}, points)
+    return Study(
+        kind="scaling",
+        name="{name}",
+        scale="digits",
+        question="How does error fall with width and training images?",
+        source="ours",
+        trials=plan,
+        metric="val_error_pct",
+        tables=("scaling_cells", "scaling_fit", "scaling_forecast"),
+        figures=("error_by_scale",),
+    )
+"""
+RATES = """\
+    "AdamW": {"lr": 3e-3, "wd": 0.1},
+    "SGD": {"optimizer": "sgd", "lr": 0.1, "wd": 1e-3},
+"""
+DRAWN = """\
+    "AdamW": {},
+    "SGD": {"optimizer": "sgd"},
+"""
+FORMS = """\
+    "deep": {"depth": 4, "width": 24, "heads": 3},
+    "wide": {"depth": 2, "width": 32, "heads": 4},
+"""
+KINDS = {  # kind -> the script, and its arms
     "repeats": (REPEATS, RATES),
+    "shapes": (SHAPES, FORMS),
     "distribution": (DISTRIBUTION, DRAWN),
+    "scaling": (SCALING, ""),
     "search": (SEARCH, DRAWN),
 }
 
@@ -128,8 +195,8 @@ def write(name: str, kind: str) -> Path:
         raise ValueError(f"the name of a study must match [a-z][a-z0-9_]*, but got ({shown(name)})")
     folder = Path("studies") if scripts(Path()) else Path()
     path = folder / f"{name}.py"
-    text, fields = KINDS[kind]
-    content = text.format(name=name, file=path, base=BASE.format(**fields)) + END
+    text, arms = KINDS[kind]
+    content = text.format(name=name, file=path, base=BASE + (ARMS % arms if arms else "")) + END
     try:
         with path.open("x") as file:
             file.write(content)

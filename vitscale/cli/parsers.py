@@ -112,8 +112,9 @@ def add_scripts(parsers: Any) -> None:
         choices=tuple(KINDS),
         default="repeats",
         help=(
-            "repeats: arms over seeds (default); distribution: arms over draws of lr and wd; "
-            "search: Optuna proposes points"
+            "repeats: arms over seeds (default); shapes: arms over seeds, each at the best of "
+            "several lr; distribution: arms over draws of lr and wd; scaling: sizes and numbers "
+            "of images; search: Optuna proposes points"
         ),
     )
     new.set_defaults(run=commands.new)

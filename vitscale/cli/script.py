@@ -28,6 +28,7 @@ from vitscale.cli.terminal import one_line
 from vitscale.launch.command import name_command
 from vitscale.launch.costs import check_parts, with_costs
 from vitscale.launch.driver import run
+from vitscale.launch.earlier_plan import differing, plan_before
 from vitscale.launch.process import (
     EXIT_DONE,
     EXIT_INCOMPLETE,
@@ -500,6 +501,7 @@ def perform(
         _check_something_done(study, store)
         if final:
             declare(store, study.slug, final)
+        _say_other_plan(study, store)
         return report_only(study, store), study, store
     check_installed("torch", "ray", "mlflow")
     hint = ""
@@ -586,7 +588,9 @@ def _perform_search(search: Search, options: argparse.Namespace, goes_on: bool) 
         _check_something_done(stand_in, store)
         from vitscale.launch.optuna_search import Rounds
 
-        return report_only(with_costs(Rounds(search, store).study()), store)
+        study = with_costs(Rounds(search, store).study())
+        _say_other_plan(study, store)
+        return report_only(study, store)
     check_installed("torch", "ray", "mlflow")
     return run(search, store, resources, Display, options.retrain_other_code, goes_on=goes_on)
 
@@ -621,6 +625,14 @@ def _check_something_done(study: Study, store: Store) -> None:
             f"a report must have at least one done trial, but got none (study={study.slug}, "
             f"store={str(store.root)!r}); name another store with --store or VITSCALE_STORE"
         )
+
+
+def _say_other_plan(study: Study, store: Store) -> None:
+    """Says on stderr how the plan of a script, which its report is of, differs from the last one
+    that was started.
+    """
+    if line := differing(plan_before(store, study.slug), study):
+        tell(f"the plan of this report is not that of the last start: {line}", sys.stderr)
 
 
 def _check_data_root(study: Study, options: argparse.Namespace) -> None:

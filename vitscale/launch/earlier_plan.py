@@ -11,9 +11,12 @@ from vitscale.plan.fields import DEFAULTS
 from vitscale.plan.parents import entries
 from vitscale.plan.parts import PARTS, is_part, name_of, parts_of
 from vitscale.plan.spelling import shown
-from vitscale.plan.study import Study
+from vitscale.plan.study import Study, to_json
 from vitscale.record.store import Store
 from vitscale.record.trial_files import TRIAL_ID
+
+# of a plan: what is said of trials, follows from the rest, or is drawn behind it
+LISTED = {"trials", "parents", "comparisons", "costs", "published"}
 
 
 def plan_before(store: Store, slug: str) -> dict[str, Any]:
@@ -67,6 +70,34 @@ def renamed(plan: Mapping[str, Any], study: Study) -> set[str]:
         return set()
     now = {trial.config.id: (trial.arm.name, trial.point) for trial in study.trials}
     return {i for i, place in before.items() if now.get(i, place) != place}
+
+
+def differing(plan: Mapping[str, Any], study: Study) -> str:
+    """A line on how a study differs from its last plan; empty if it does not, or if that cannot be
+    read.
+    """
+    try:
+        before = {entry["id"] for entry in entries({"trials": (), **plan})}
+    except (KeyError, TypeError):
+        return ""
+    if not before:
+        return ""
+    now = json.loads(json.dumps(to_json(study)))
+    ids = {trial.config.id for trial in study.trained}
+    said = [new_throughout(plan, study), *changed_parts(plan, study)]
+    if not any(said):
+        counts = {
+            "more": len(ids - before),
+            "fewer": len(before - ids),
+            "of another arm or point": len(renamed(plan, study)),
+        }
+        said = [f"{num} trial{'s' * (num != 1)} {what}" for what, num in counts.items() if num]
+        said += [
+            f"other {name}"
+            for name in now
+            if name in plan and name not in LISTED and now[name] != plan[name]
+        ]
+    return "; ".join(filter(None, said))
 
 
 def new_throughout(plan: Mapping[str, Any], study: Study) -> str:

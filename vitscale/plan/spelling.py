@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import NoReturn, TypeVar
+
+T = TypeVar("T")
 
 MAX_CHARACTERS = 200  # of a text
 # Other names of our fields in papers and libraries, too different to be matched by spelling.
@@ -73,6 +76,22 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
     """A question about the nearest of these names, behind "; "; empty if none is near."""
     close = difflib.get_close_matches(name[:MAX_CHARACTERS], known, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+class Named(dict[str, T]):
+    """Values by name, which refuse an unknown name by a ValueError, as everything that a study
+    reports in one line.
+    """
+
+    def __init__(self, values: Mapping[str, T], what: str) -> None:
+        super().__init__(values)
+        self.what = what
+
+    def __missing__(self, name: object) -> NoReturn:
+        raise ValueError(
+            f"{self.what} must be among ({', '.join(self)}), but got "
+            f"({shown(name)}){did_you_mean(str(name), self)}"
+        )
 
 
 def shown(value: object, limit: int = 100) -> str:

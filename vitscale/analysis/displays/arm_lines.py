@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from vitscale.analysis import estimates
 from vitscale.analysis.arm_means import means_by_set
@@ -22,6 +23,7 @@ from vitscale.plan import comparisons
 from vitscale.plan.study import Study
 from vitscale.plan.trial import conditions
 
+ALONE = "; single runs have none"
 MANY = 8  # values of an axis: more over a wide range have ticks at doublings alone
 
 
@@ -34,15 +36,19 @@ def arm_lines(results: Results) -> Figure:
     """
     study, name = results.study, comparisons.sets(results.study, "reported")[0]
     groups = {title: _curves(study, arms) for title, arms in panels(study).items()}
-    figure, grid = layout.panel_grid(study, height=2.9, num_entries=max(map(len, groups.values())))
-    rows = 0
+    figure, grid = layout.panel_grid(study, height=2.9)
+    rows, legends = 0, []
     for ax, (title, curves) in zip(grid, groups.items(), strict=True):
-        rows = max(rows, _panel(ax, curves, results, name))
+        marked, handles = _panel(ax, curves, results, name)
+        rows = max(rows, marked)
+        legends.append(handles)
         ax.set(title=title, xlabel=study.axis.replace("_", " "))
+    layout.legends_below(grid, legends)
     lines.make_room(grid, rows)
     for ax in grid[:: layout.num_columns(study)]:
         ax.set_ylabel(layout.axis_label_on(study, name))
-    note = "Dots, beside the means: runs. Whiskers: 95% intervals; single runs have none."
+    single = any(len(cell.runs) == 1 for cell in results.once(cells).values())
+    note = f"Dots, beside the means: runs. Whiskers: 95% intervals{ALONE * single}."
     at_edge = any(cell.at_edge for cell in results.once(cells).values())
     note += "\nHollow: the lr is at the edge of its grid." * at_edge
     note += "\n× above the line at the top: how many of the runs diverged." * (rows > 0)
@@ -62,8 +68,12 @@ def _curves(study: Study, arms: Sequence[str]) -> list[pd.Series]:
     return [pd.Series(values, name=label).sort_values() for label, values in curves.items()]
 
 
-def _panel(ax: Axes, curves: Sequence[pd.Series], results: Results, name: str) -> int:
-    """The lines of a panel; returns rows of crosses, one for each line of which a run diverged."""
+def _panel(
+    ax: Axes, curves: Sequence[pd.Series], results: Results, name: str
+) -> tuple[int, list[Line2D]]:
+    """The lines of a panel; returns rows of crosses, one for each line of which a run diverged, and
+    the entries of a legend.
+    """
     study, of_arms = results.study, results.once(cells)
     column, texts = estimates.evaluations(study)[name], results.once(arm_texts)
     table = results.once(means_by_set)
@@ -73,7 +83,7 @@ def _panel(ax: Axes, curves: Sequence[pd.Series], results: Results, name: str) -
     many = len(values) > MANY and ratios[-1] > MANY
     is_log = many or (len(values) > 1 and np.allclose(ratios, 2 ** np.round(np.log2(ratios))))
     step = 0.02 * float(np.ptp(np.log2(values) if is_log else values) or 1)
-    rows, handles = 0, []
+    rows, handles = 0, list[Line2D]()
     for index, curve in enumerate(curves):
         x, look = np.log2(curve) if is_log else curve, lines.look(index)
         y, low, high = lines.ends(table.loc[curve.index], "mean")
@@ -107,5 +117,4 @@ def _panel(ax: Axes, curves: Sequence[pd.Series], results: Results, name: str) -
         ax.set_xlim(right=np.log2(values[-1]) + margin)
     else:
         lines.ticks(ax, values, lambda x: f"{x:g}", margin)
-    layout.legend_below(ax, handles)
-    return rows
+    return rows, handles

@@ -12,6 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from vitscale.analysis import estimates
+from vitscale.analysis.cells import cells
 from vitscale.analysis.comparisons import (
     ALPHA,
     VERDICTS,
@@ -68,8 +70,11 @@ def comparison_forest(results: Results) -> Figure:
     if study.margin is not None:
         shaded = f" Shaded: {metric.apart(study.margin)} to either side."
         same = " or equivalent (green)"
-    note = f"95% intervals, not corrected.{shaded} Filled: shown after Holm (orange){same}; hollow:"
-    return finish(figure, f"{note} undecided." + published.printed_note(study, "diamonds") * drawn)
+    finished = {estimates.counts(of.runs)["finished"] for of in results.once(cells).values()}
+    n = " to ".join(map(str, sorted({min(finished), max(finished)})))
+    note = f"n = {n} runs of an arm. 95% intervals, not corrected.{shaded} Filled: shown after Holm"
+    note += f" (orange){same}; hollow: undecided."
+    return finish(figure, note + published.printed_note(study, "diamonds") * drawn)
 
 
 def _label(row: Any) -> str:

@@ -19,6 +19,7 @@ from vitscale.analysis.distribution.population import populations
 from vitscale.analysis.distribution.tables import arm_comparison
 from vitscale.analysis.published import figures as published
 from vitscale.analysis.report.layout import (
+    MAX_COLUMNS,
     STYLE,
     axis_label,
     columns_of,
@@ -34,6 +35,7 @@ from vitscale.plan.metrics import Metric, fixed
 from vitscale.plan.study import Study
 
 FIRST = "#888888"  # the line of the first arm, where others are compared with it
+LABELS = {1: 60, 2: 44, 3: 32}  # columns -> characters of a line below axes
 WIDTHS = {1: 5.6, 2: 8.0, 3: 9.6}  # columns -> inches: text is legible in a page of 700 pixels
 BAND, EDGE = 0.14, 0.5  # opacity of a band and of its edge: where bands overlap, colours mix
 
@@ -64,16 +66,24 @@ def edf_panels_vs_best(results: Results) -> Figure:
 
 def _edf_figure(results: Results, curves: pd.DataFrame, baseline: str) -> Figure:
     """Axes for each panel of one or two arms, and for each arm but the first of a panel of more;
-    those with the same baseline share the range of x, as in the paper.
+    those with the same baseline share the range of x, as in the paper, or those of a column if
+    columns are panels.
     """
     shown = [
         (title, pair)
         for title, arms in panels(results.study).items()
         for pair in ([arms] if len(arms) < 3 else [(arms[0], arm) for arm in arms[1:]])
     ]
-    columns = columns_of(len(shown))
-    rows = -(-len(shown) // columns)
-    figure = Figure(figsize=(WIDTHS[columns], 3.1 * rows + 0.5), layout="constrained")
+    titles = [title for title, _ in shown]
+    columns, rows = len({*titles}), titles.count(titles[0])
+    if is_table := rows > 1 and 1 < columns <= MAX_COLUMNS and rows * columns == len(shown):
+        # a column for each panel, and a row for each arm but the first
+        shown = [shown[column * rows + row] for row in range(rows) for column in range(columns)]
+    else:
+        columns = columns_of(len(shown))
+        rows = -(-len(shown) // columns)
+    size = WIDTHS[columns], (2.4 if is_table else 3.1) * rows + 0.5
+    figure = Figure(figsize=size, layout="constrained")
     grid = list(figure.subplots(rows, columns, squeeze=False, sharey=True).flat)
     for ax in grid[len(shown) :]:
         ax.remove()
@@ -84,9 +94,18 @@ def _edf_figure(results: Results, curves: pd.DataFrame, baseline: str) -> Figure
         used = ABSOLUTE if absolute[-1] else baseline
         _edf_panel(ax, title, arms, of_panel, results, used)
         with_published = bool(results.study.published) and used == "reference"
-        ax.set(xlim=_range(curves, used, results.metric, with_published), ylim=(-0.02, 1.03))
+        shared = of_panel if is_table else curves  # a column has a range of its own
+        ax.set(xlim=_range(shared, used, results.metric, with_published), ylim=(-0.02, 1.03))
         if with_published:
             drawn |= published.draw_published_edf(ax, results.study, list(arms))
+    labels = {ax.get_xlabel() for ax in grid[: len(shown)]}
+    for place, ax in enumerate(grid[: len(shown)]):
+        text = [textwrap.fill(of, LABELS[columns]) for of in ax.get_xlabel().split("\n")]
+        ax.set_xlabel("\n".join(text))
+        if place + columns < len(shown) and len(labels) == 1:
+            ax.set_xlabel("")  # it is that of the axes below
+        if is_table and place >= columns:
+            ax.set_title("")
     for ax in grid[: len(shown) : columns]:
         ax.set_ylabel("share of draws")
     name = "edf_panels" if baseline == "reference" else "edf_panels_vs_best"
@@ -167,7 +186,7 @@ def _steps(curve: pd.DataFrame, names: list[str]) -> pd.DataFrame:
 def _range(
     curves: pd.DataFrame, baseline: str, metric: Metric, with_published: bool
 ) -> tuple[float, float]:
-    """The levels shared by all panels with this baseline, up to where nothing changes any more."""
+    """The levels of all curves with this baseline, up to where nothing changes any more."""
     of = curves[curves["above"] == baseline]
     if of.empty:
         return 0.0, metric.beyond
@@ -235,10 +254,10 @@ def _area(row: Any) -> str:
         return ""
     if point < 0:
         a, b, point, low, high = b, a, -point, -high, -low
-    title = f"{_wrapped(f'area of {a}')}\n{_wrapped(f'− {b}: {point:.2f}')}"
+    title = f"{_wrapped(f'area of {a}')}\n{_wrapped(f'− {b}: {fixed(point, 2)}')}"
     if row["area_method"] == UNTESTED:
         return f"{title}, not tested\nwith < {LEAST_REFERENCES} references"
-    interval = f"[{low:.2f}, {high:.2f}]".replace("-", "−")
+    interval = f"[{fixed(low, 2)}, {fixed(high, 2)}]".replace("-", "−")
     return f"{title}\n{interval}, {p_value(row['area_p_holm'])}"
 
 

@@ -33,7 +33,7 @@ from vitscale.analysis.report.layout import (
     axis_label,
     epoch_axis,
     finish,
-    legend_below,
+    legends_below,
     not_drawn,
     num_columns,
     panel_grid,
@@ -98,15 +98,13 @@ def tuning_budget_figure(results: Results) -> Figure:
 def learning_curves(results: Results) -> Figure:
     """The metric per epoch: thin lines are draws, thick ones references; one panel per group."""
     figure, grid = panel_grid(results.study, height=2.55)
+    legends = []
     for ax, (title, arms) in zip(grid, panels(results.study).items(), strict=False):
-        _curves_panel(
-            ax,
-            title,
-            [results.once(populations)[arm] for arm in arms],
-            results.rows,
-            results.study.metric,
-            results.once(trial_texts),
-        )
+        draws = [results.once(populations)[arm] for arm in arms]
+        metric, texts = results.study.metric, results.once(trial_texts)
+        _curves_panel(ax, title, draws, results.rows, metric, texts)
+        legends.append([_handle(of, index) for index, of in enumerate(draws)])
+    legends_below(grid, legends)
     for ax in grid[:: num_columns(results.study)]:
         ax.set_ylabel(axis_label(results.study))
     thick = (
@@ -127,7 +125,7 @@ def learning_curves(results: Results) -> Figure:
 
 def _handle(draws: Population, index: int) -> Line2D:
     # wrapped between parts
-    parts = [part.replace(" ", "\u00a0") for part in draws.describe().split(", ")]
+    parts = [part.replace(" ", "\u00a0") for part in draws.describe_ended().split(", ")]
     label = f"{draws.arm}\n{textwrap.fill(', '.join(parts), 44)}"
     return Line2D([], [], label=label, **style(index))
 
@@ -407,7 +405,6 @@ def _curves_panel(
         epoch_axis(ax, float(begun["epoch"].max()))
     ax.set_title(title)
     ax.set_xlabel("epoch")
-    legend_below(ax, [_handle(draws, index) for index, draws in enumerate(arms)])
 
 
 def _arm_curves(

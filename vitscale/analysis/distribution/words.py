@@ -294,7 +294,8 @@ def _area(row: pd.Series) -> str:
     if area < 0:
         better, worse, area, low, high = worse, better, -area, -high, -low
     p = p_value(row["area_p_holm"])
-    return f"{better} is more forgiving than {worse} by {area:.2f} [{low:.2f}, {high:.2f}], {p}"
+    by = f"{fixed(area, 2)} [{fixed(low, 2)}, {fixed(high, 2)}]"
+    return f"{better} is more forgiving than {worse} by {by}, {p}"
 
 
 def _ratio(row: pd.Series) -> str:
@@ -309,7 +310,7 @@ def _ratio(row: pd.Series) -> str:
     )
     if ratio < 1:
         better, worse, ratio, low, high = worse, better, 1 / ratio, 1 / high, 1 / low
-    times = f"{ratio:.2f} [{low:.2f}, {high:.2f}]"
+    times = f"{fixed(ratio, 2)} [{fixed(low, 2)}, {fixed(high, 2)}]"
     return (
         f"{worse} is {times} times as far above its reference as {better}, "
         f"{p_value(row['ratio_p_holm'])}"

@@ -25,6 +25,7 @@ from vitscale.analysis.report.layout import (
     WIDTHS,
     columns_of,
     finish,
+    legend_above,
     placeholder,
 )
 from vitscale.analysis.report.tooltips import describe
@@ -86,13 +87,11 @@ def throughput_gain(results: Results) -> Figure:
     kinds = list(dict.fromkeys(table["profile"]))
     figure = Figure(figsize=(WIDTHS[min(max(len(kinds), 1), 2)], 4.4), layout="constrained")
     axes = figure.subplots(1, max(1, len(kinds)), squeeze=False, sharey=True)[0]
+    models = list(dict.fromkeys(table["model"].astype(str)))
     for ax, kind in zip(axes, kinds, strict=False):
-        _gain_panel(
-            ax,
-            kind,
-            table[table["profile"] == kind],
-            results.study.published and kind == "inference",
-        )
+        of_kind = table[table["profile"] == kind]
+        _gain_panel(ax, kind, models, of_kind, results.study.published and kind == "inference")
+    legend_above(figure, [_handle(model, index) for index, model in enumerate(models)])
     if not kinds:
         placeholder(axes[0], "no profile has two layouts")
     clipped = _gain_axis(axes, table) if kinds else False
@@ -182,7 +181,7 @@ def _over_batches(results: Results, draw: Any, label: str, note: str) -> Figure:
     layouts = [name for name in IN_WORDS if (table["layout"] == name).any()]
     handles = [_handle(IN_WORDS[name], index) for index, name in enumerate(layouts)]
     if len(layouts) > 1:
-        figure.legend(handles=handles, loc="outside upper center", ncols=2)
+        legend_above(figure, handles)
     return finish(figure, note.format(n=_num_runs(results.study)) + _failed_note(table))
 
 
@@ -254,26 +253,24 @@ def _failed(ax: Axes, curve: Curve, x: np.ndarray) -> None:
     )
 
 
-def _gain_panel(ax: Axes, kind: str, table: pd.DataFrame, with_published: bool) -> None:
+def _gain_panel(
+    ax: Axes, kind: str, models: Sequence[str], table: pd.DataFrame, with_published: bool
+) -> None:
     if with_published:
         _printed_gains(ax)
     ax.axhline(0, color=GREY, linewidth=0.8)
-    handles = []
-    for index, (model, of_model) in enumerate(table.groupby("model", sort=False)):
-        known = of_model[of_model["par_over_seq_pct"].notna() & (of_model["layout"] == "par")]
-        known = known.sort_values("batch_size")
+    for index, model in enumerate(models):
+        known = table[table["par_over_seq_pct"].notna() & (table["layout"] == "par")]
+        known = known[known["model"] == model].sort_values("batch_size")
         x = known["batch_size"].to_numpy(dtype=float) * 2 ** (0.08 * index)  # beside each other
         estimate, low, high = lines.ends(known, "par_over_seq_pct")
         look = lines.look(index)
         (line,) = ax.plot(x, estimate, markersize=SIZE, zorder=3, **look)
         describe(line, [f"{model}, {kind}, batch {batch}" for batch in known["batch_size"]])
         ax.vlines(x, low, high, color=look["color"], linewidth=1.4, zorder=2)
-        handles.append(_handle(str(model), index))
     _log_axes(ax, sorted({int(batch) for batch in table["batch_size"]}), y=False)
     ax.set_title(kind)
     ax.set_xlabel("batch")
-    num = min(4, len(handles))
-    ax.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=num)
 
 
 def _gain_axis(axes: Sequence[Axes], table: pd.DataFrame) -> bool:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from vitscale.analysis import estimates
 from vitscale.analysis.displays import lines
 from vitscale.analysis.questions import shapes
-from vitscale.analysis.report.layout import STYLE, finish
+from vitscale.analysis.report.layout import STYLE, finish, legend_above
 from vitscale.analysis.report.tooltips import arm_texts
 from vitscale.analysis.results import Results
 from vitscale.plan.comparisons import CHOOSES
@@ -53,7 +53,7 @@ def lr_sweep_figure(results: Results) -> Figure:
     labels = [f"{name}, which chooses" if name == CHOOSES else name for name in names]
     looks = map(lines.look, range(len(names)))
     handles = [lines.handle(*of, size=4, width=1.3) for of in zip(labels, looks, strict=True)]
-    figure.legend(handles=handles, loc="outside upper center", ncols=2)
+    legend_above(figure, handles)
     marks = (
         "\n× at the top: how many runs of an lr diverged; in the choice each counts as the worst."
     )

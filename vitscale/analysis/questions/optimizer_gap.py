@@ -32,7 +32,7 @@ from vitscale.analysis.report.layout import (
     STYLE,
     axis_label,
     finish,
-    legend_below,
+    legends_below,
     num_columns,
     panel_grid,
 )
@@ -149,9 +149,8 @@ def _figure(results: Results, copied: bool) -> Figure:
         )
         for title, models in members.items()
     }
-    alone, num = len(pairs) == 1, max(map(len, pairs.values()))
-    figure, grid = panel_grid(results.study, height=3.0, num_entries=-(-num // 2) if alone else num)
-    drawn, rows = False, 0
+    figure, grid = panel_grid(results.study, height=3.0)
+    drawn, rows, legends = False, 0, []
     for ax, (title, keys) in zip(grid, pairs.items(), strict=True):
         models, marked = members[title], 0
         handles = []
@@ -170,7 +169,8 @@ def _figure(results: Results, copied: bool) -> Figure:
                 ax, models, is_last=ax is grid[-1]
             )
         ax.set_title(title)
-        legend_below(ax, handles, ncols=1 + alone)
+        legends.append(handles)
+    legends_below(grid, legends)
     for ax in grid[:: num_columns(results.study)]:
         ax.set_ylabel(axis_label(results.study))
         # as many ticks at any height, or the layout would not settle

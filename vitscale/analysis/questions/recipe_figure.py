@@ -18,7 +18,7 @@ from vitscale.analysis.questions.recipes import (
     recipe_interaction,
     tau_in_words,
 )
-from vitscale.analysis.report.layout import STYLE, finish, rows_of_axes, share_y
+from vitscale.analysis.report.layout import STYLE, finish, legend_above, rows_of_axes, share_y
 from vitscale.analysis.report.tooltips import text_of_arms, trial_texts
 from vitscale.analysis.results import Results
 from vitscale.plan.metrics import Metric
@@ -64,7 +64,7 @@ def recipe_interaction_figure(results: Results) -> Figure:
         runs = pd.concat([of for (name, _), of in groups.items() if name == architecture])
         label = f"{architecture}\n{estimates.describe(runs)}"
         handles.append(lines.handle(label, lines.look(index)))
-    figure.legend(handles=handles, loc="outside upper center", ncols=2, handlelength=3.2)
+    legend_above(figure, handles)
     return finish(
         figure,
         "Dots, beside the means: seeds. Whiskers: 95% intervals of the means. n counts the runs of "

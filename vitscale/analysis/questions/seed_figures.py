@@ -26,7 +26,7 @@ from vitscale.analysis.report.layout import (
     axis_label_on,
     epoch_axis,
     finish,
-    legend_below,
+    legends_below,
     placeholder,
     rows_of_axes,
 )
@@ -48,15 +48,16 @@ def seed_histogram(results: Results) -> Figure:
     """
     columns = estimates.evaluations(results.study)
     figure, grid = rows_of_axes(
-        len(results.study.arms), len(columns), 3.3 if results.study.published else 2.6
+        len(results.study.arms), len(columns), 2.6 if results.study.published else 1.9
     )
-    drawn = False
+    drawn, legends = False, []
     for line, arm in zip(grid, results.study.arms, strict=True):
         for ax, name in zip(line, columns, strict=True):
-            _histogram(ax, results, arm, name)
+            legends.append(_histogram(ax, results, arm, name))
             if results.study.published:
                 drawn |= published.draw_published_seed_histogram(ax, results, arm, name)
         line[0].set_ylabel("number of seeds")
+    legends_below(list(grid.flat), legends)
     return finish(
         figure,
         (
@@ -154,13 +155,15 @@ def _population(outcomes: pd.DataFrame, arm: str) -> str:
     return estimates.describe(seeds.draws_of(outcomes, arm))
 
 
-def _histogram(ax: Axes, results: Results, arm: str, name: str) -> None:
+def _histogram(ax: Axes, results: Results, arm: str, name: str) -> list[Line2D]:
+    """Returns the entries of a legend."""
     ax.set_xlabel(axis_label_on(results.study, name))
     ax.set_title(f"{arm}, {_population(results.trials, arm)}", fontsize=9)
     table = results.once(seed_bins)
     table = table[(table["arm"] == arm) & (table["evaluation"] == name)]
     if table.empty:
-        return placeholder(ax, "no spread to show")
+        placeholder(ax, "no spread to show")
+        return []
     row = _row_of(results.once(seeds.seed_statistics), arm=arm, evaluation=name)
     curve = _gaussian(ax, table, float(row["mean"]), float(row["sd"]))
     describe(curve, results.once(arm_texts)[arm])
@@ -171,7 +174,7 @@ def _histogram(ax: Axes, results: Results, arm: str, name: str) -> None:
         ax.axvline(reference, color="black", linestyle="--", linewidth=1.2)
         label = f"reference {results.metric.number(reference, 2)}, z = {row['reference_z']:+.1f}"
         handles.append(Line2D([], [], color="black", linestyle="--", linewidth=1.2, label=label))
-    legend_below(ax, handles)
+    return handles
 
 
 def _bars(ax: Axes, table: pd.DataFrame) -> None:

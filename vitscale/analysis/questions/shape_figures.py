@@ -18,7 +18,7 @@ from vitscale.analysis.published import figures as published
 from vitscale.analysis.published.tables import is_imagenet
 from vitscale.analysis.questions import shapes
 from vitscale.analysis.questions.shapes import Shape
-from vitscale.analysis.report.layout import STYLE, finish, placeholder, share_y
+from vitscale.analysis.report.layout import STYLE, finish, legend_above, placeholder, share_y
 from vitscale.analysis.report.tooltips import arm_texts, trial_texts
 from vitscale.analysis.results import Results
 
@@ -117,7 +117,7 @@ def _view_figure(results: Results, view: View) -> Figure:
         curves.setdefault(view.curve(*_shape(cell)), []).append(cell)
     columns = shapes.reported(results.study)
     aside = results.study.published and not is_imagenet(results.study)
-    figure = Figure(figsize=(2.9 + 3.5 * len(columns) + 2.6 * aside, 3.9), layout="constrained")
+    figure = Figure(figsize=(0.9 + 3.5 * len(columns) + 2.6 * aside, 4.1), layout="constrained")
     widths = [3.5] * len(columns) + [2.4] * aside
     grid = figure.subplots(1, len(widths), squeeze=False, width_ratios=widths)[0]
     for ax, (name, column) in zip(grid, columns.items(), strict=False):
@@ -143,7 +143,7 @@ def _view_figure(results: Results, view: View) -> Figure:
         handles += _theirs(theirs, view)
         if aside:
             theirs.set_title(f"{THEIRS}, val", fontsize=9.5, color=published.GREY)
-    figure.legend(handles=handles, loc="outside right upper", handlelength=2.6)
+    legend_above(figure, handles)
     shown = [cell for curve in curves.values() for cell in curve]
     return finish(figure, _note(shown, results.study.published, aside))
 

@@ -27,7 +27,7 @@ from vitscale.analysis.report.layout import (
     MARKERS,
     STYLE,
     finish,
-    legend_below,
+    legends_below,
     metric_label,
     num_columns,
     panel_grid,
@@ -78,10 +78,8 @@ def training_length_figure(results: Results) -> Figure:
     """
     groups, table = results.once(cells), results.once(training_length)
     members = stability.members(results.study, groups)
-    figure, grid = panel_grid(
-        results.study, height=2.55, num_entries=max(map(len, members.values()))
-    )
-    drawn = False
+    figure, grid = panel_grid(results.study, height=2.75)
+    drawn, legends = False, []
     for ax, (title, models) in zip(grid, members.items(), strict=True):
         handles = []
         for index, model in enumerate(models):
@@ -97,7 +95,8 @@ def training_length_figure(results: Results) -> Figure:
         if results.study.published:
             drawn |= published.draw_published_training_length(ax, models, lengths, MARKERS)
         ax.set_title(title)
-        legend_below(ax, handles)
+        legends.append(handles)
+    legends_below(grid, legends)
     for ax in grid[:: num_columns(results.study)]:
         ax.set_ylabel(
             f"{metric_label(results.study)} above\nthat of the longest "

@@ -28,11 +28,12 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DEFAULTS: dict[Any, Any] = {
     name: value for name, value in matplotlib.rcParamsDefault.items() if name != "backend"
 }
+LEGEND_SIZE, ENTRY = 8.5, 0.07  # points, and inches of a character
 STYLE: dict[Any, Any] = {
     **DEFAULTS,
     "font.size": 10,
     "axes.titlesize": 10.5,
-    "legend.fontsize": 8.5,
+    "legend.fontsize": LEGEND_SIZE,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -90,18 +91,11 @@ def columns_of(num: int) -> int:
     return 2 if num == 4 else min(num, MAX_COLUMNS)
 
 
-def panel_grid(
-    study: Study, height: float, num_entries: int | None = None
-) -> tuple[Figure, list[Axes]]:
-    """A figure with axes for each panel, in reading order; legends
-    hang below, of an entry an arm or `num_entries`.
-    """
+def panel_grid(study: Study, height: float) -> tuple[Figure, list[Axes]]:
+    """A figure with axes for each panel, in reading order."""
     shown, columns = panels(study), num_columns(study)
     lines = -(-len(shown) // columns)
-    legend = 0.48 * (num_entries or max(len(arms) for arms in shown.values()))
-    figure = Figure(
-        figsize=(WIDTHS[columns], lines * (height + legend + 0.75) + 0.3), layout="constrained"
-    )
+    figure = Figure(figsize=(WIDTHS[columns], lines * (height + 0.75) + 0.3), layout="constrained")
     grid = list(figure.subplots(lines, columns, squeeze=False, sharey=True).flat)
     for ax in grid[len(shown) :]:
         ax.remove()
@@ -153,10 +147,54 @@ def epoch_axis(ax: Axes, last: float, first: float = 0, nbins: int = 7) -> None:
     ax.xaxis.set_major_locator(FixedLocator([*inner, last]))
 
 
-def legend_below(ax: Axes, handles: Sequence[Line2D], ncols: int = 1) -> None:
-    below = -0.2 - 0.06 * ax.get_xlabel().count("\n")
-    place: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, below)}
-    ax.legend(handles=handles, handlelength=3.2, ncols=ncols, **place)
+def legends_below(grid: Sequence[Axes], handles: Sequence[Sequence[Line2D]]) -> None:
+    """A legend below each axes, with room for it: entries stand beside each other where they fit,
+    and what all labels say after their first line stands once, above them.
+    """
+    figure, room = grid[0].get_figure(root=True), dict[int, float]()
+    for ax, of in zip(grid, handles, strict=True):
+        spec = ax.get_subplotspec()
+        if of and spec and figure:
+            width = figure.get_figwidth() / spec.get_gridspec().ncols - 0.5
+            row = spec.rowspan.start
+            room[row] = max(room.get(row, 0.0), _legend_below(ax, of, width))
+    if figure:
+        figure.set_figheight(figure.get_figheight() + sum(room.values()))
+
+
+def legend_above(figure: Figure, handles: Sequence[Line2D]) -> None:
+    """A legend of all axes, above them: entries stand beside each other where they fit."""
+    lines = [line for of in handles for line in str(of.get_label()).split("\n")]
+    fit = max(1, int(figure.get_figwidth() / (0.75 + ENTRY * max(map(len, lines), default=0))))
+    columns = -(-len(handles) // max(1, -(-len(handles) // fit)))
+    figure.legend(handles=handles, loc="outside upper center", ncols=columns, handlelength=3.2)
+
+
+def _legend_below(ax: Axes, handles: Sequence[Line2D], width: float) -> float:
+    """Draws a legend in `width` inches; returns its height in inches."""
+    labels = [str(of.get_label()) for of in handles]
+    firsts, rests = zip(
+        *(label.split("\n", 1) + [""] * ("\n" not in label) for label in labels), strict=True
+    )
+    title = f"each {rests[0]}" if rests[0] and len({*rests}) == 1 < len(labels) else ""
+    labels = list(firsts) if title else labels
+    lines = [line for label in labels for line in label.split("\n")]
+    fit = max(1, int(width / (0.75 + ENTRY * max(map(len, lines)))))
+    rows = -(-len(labels) // fit)
+    legend = ax.legend(
+        handles,
+        labels,
+        title=title,
+        title_fontsize=LEGEND_SIZE,
+        handlelength=3.2,
+        ncols=-(-len(labels) // rows),
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0),
+        borderaxespad=(0.45 + 0.19 * ax.get_xlabel().count("\n")) * 72 / LEGEND_SIZE,
+    )
+    legend.get_title().set_multialignment("center")
+    most = max(label.count("\n") + 1 for label in labels)
+    return 0.1 + LEGEND_SIZE / 72 * 1.5 * (rows * most + bool(title))
 
 
 def not_drawn(reason: str) -> Figure:

@@ -81,7 +81,7 @@ dt { font-weight: 600; } dd { margin: 0 0 .4rem 0; overflow-wrap: anywhere; }
 <div>{{ kind }}: {% for of in shown %}<a href="#{{ kind[:-1]|lower }}-{{ of.name }}">
 {{- of.name|in_words }}</a>{{ ", " if not loop.last }}{% endfor %}</div>
 {% endfor %}<div><a href="#design">Design</a>, <a href="#numbers">What these numbers are</a>,
-<a href="#again">How to reproduce</a>, trials and MLflow</div></nav>
+<a href="#again">How to reproduce, trials and MLflow</a></div></nav>
 {% if unfinished -%}
 <p class="box unfinished"><strong>Unfinished.</strong> {{ unfinished }}</p>
 {%- endif %}

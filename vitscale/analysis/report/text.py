@@ -16,6 +16,8 @@ from vitscale.plan.metrics import Metric, fixed
 SHORT = {"edf": "EDF", "ema": "EMA", "lr": "lr", "wd": "wd", "vs": "against"}  # in a title
 WIDE = 95  # characters of a row that are wider than a page
 CODE, _TYPEWRITER = re.compile("`([^`]*)`"), r"\\texttt{\1}"
+# names of estimates that are pure numbers of about 1
+PURE = re.compile("area|ratio|prob_|tau|pearson|spearman|correlation|share|slope|exponent")
 # how rows were counted and computed: what a reader asks last
 METHOD = ("method", "paired", "df", "planned", "finished", "failed", "missing", "not_counted")
 
@@ -165,6 +167,8 @@ def as_text(table: pd.DataFrame, metric: Metric | None = None) -> pd.DataFrame:
             continue
         unit = _unit(name, metric)
         places = int(table.attrs.get("decimals", 1)) if unit in ("%", "points") else None
+        if f"{name}_low" in table.columns and not unit and PURE.search(name):
+            places = 2  # as in sentences and figures
         cells = [_number(value, name, places) for value in table[name]]
         if f"{name}_low" in table.columns:
             ends = zip(table[f"{name}_low"], table[f"{name}_high"], strict=True)

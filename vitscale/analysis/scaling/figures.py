@@ -20,6 +20,7 @@ from vitscale.analysis.report.layout import (
     STYLE,
     axis_label,
     finish,
+    legend_above,
     placeholder,
 )
 from vitscale.analysis.report.tooltips import arm_texts, describe
@@ -49,7 +50,7 @@ def error_by_scale(results: Results) -> Figure:
     """
     table = results.once(scaling_cells)
     names = _families(table)
-    width = 1.6 + WIDTH * min(len(names), 3)
+    width = 0.4 + WIDTH * min(len(names), 3)
     num_rows = -(-len(names) // 3)
     figure = Figure(figsize=(width, HEIGHT * num_rows + 0.5), layout="constrained")
     panels = figure.subplots(num_rows, min(len(names), 3), squeeze=False, sharey=True)
@@ -59,7 +60,7 @@ def error_by_scale(results: Results) -> Figure:
         ax.remove()
     for row in panels:
         row[0].set_ylabel(axis_label(results.study))
-    figure.legend(handles=_levels(table), loc="outside right upper", handlelength=2.4)
+    legend_above(figure, _levels(table))
     note = (
         f"Points: means over {_runs(table)} finished runs at the cell's own lr. "
         "Whiskers: 95% intervals over seeds and the choice of lr. Lines: the law with a floor, "
@@ -235,7 +236,7 @@ def error_by_compute(results: Results) -> Figure:
     ax.set_ylabel(axis_label(results.study))
     _log_numbers(ax)
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0e}".replace("+", "")))
-    figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 2))
+    legend_above(figure, handles)
     note = f"Points: cells, means over {_runs(table)} finished runs at their own lr. "
     note += f"Steps: the lowest {results.metric.label} of the cells that so much compute affords."
     if (table["diverged_in_all"] > 0).any():

@@ -30,7 +30,7 @@ from vitscale.analysis.report.layout import (
     axis_label,
     columns_of,
     finish,
-    legend_below,
+    legends_below,
     num_columns,
     panel_grid,
     placeholder,
@@ -49,7 +49,7 @@ MARGIN = 0.05  # of an axis of the space, at either end
 STAR: dict[str, Any] = {
     "marker": "*",
     "markersize": 15,
-    "color": "#E69F00",
+    "color": "white",  # no colour of a value
     "markeredgecolor": "black",
     "markeredgewidth": 0.9,
     "linestyle": "none",
@@ -70,7 +70,7 @@ def search_history(results: Results) -> Figure:
     """
     proposals = results.once(search.points)
     size = search.info(results.study).per_round
-    figure, grid = panel_grid(_by_arm(results.study), height=2.55, num_entries=3)
+    figure, grid = panel_grid(_by_arm(results.study), height=2.55)
     scale = _ValueAxis(proposals)
     for ax, arm in zip(grid, results.study.arms, strict=True):
         of_arm = proposals[proposals["arm"] == arm]
@@ -81,7 +81,8 @@ def search_history(results: Results) -> Figure:
         ax.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
         ax.set_title(arm)
         ax.set_xlabel("number of the point")
-        legend_below(ax, _history_handles(of_arm))
+    by_arm = (proposals[proposals["arm"] == arm] for arm in results.study.arms)
+    legends_below(grid, [_history_handles(of_arm) for of_arm in by_arm])
     complete = set(proposals.loc[proposals["state"] == "complete", "trial_ids"].explode())
     seeds = results.trials.loc[results.trials["trial_id"].isin(complete), "value"]
     _make_room(grid[0], seeds.tolist())

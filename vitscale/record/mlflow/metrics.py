@@ -14,13 +14,16 @@ if TYPE_CHECKING:
     from mlflow.entities import Metric
 
 MAX_METRICS = 1000  # of a request: MLflow's limit
-# epoch is the MLflow step, and how a trial ended a tag; as metrics they would be the first charts
-_NOT_METRICS = ("unix_s", "step", "epoch", "diverged")
+# epoch is the MLflow step, and how a trial ended a tag; a count of epochs or images is no curve
+_NOT_METRICS = ("unix_s", "step", "epoch", "samples", "diverged")
 
 
-def row_metrics(row: Row) -> list[Metric]:
-    """The metrics of a row at MLflow step `epoch`, with the time of the row."""
-    return _metrics_at(row, {_key(name): name for name in row if name not in _NOT_METRICS})
+def row_metrics(row: Row, first: str) -> list[Metric]:
+    """The metrics of a row at MLflow step `epoch`, with the time of the row. `first` is the column
+    that comes first if the row has it: Compare opens on what was logged first.
+    """
+    names = [name for name in (first, *row) if name in row and name not in _NOT_METRICS]
+    return _metrics_at(row, {_key(name): name for name in names})
 
 
 def evaluation_metrics(outcome: Outcome) -> list[Metric]:

@@ -98,7 +98,7 @@ class TrialRuns:
             return
         new = [row for row in outcome.rows if row["epoch"] > child.epoch]
         epoch = int(new[-1]["epoch"]) if new else child.epoch
-        groups = [row_metrics(row) for row in new]
+        groups = [row_metrics(row, self.contents.study.metric) for row in new]
         if status not in (Status.RUNNING, child.status):
             groups.append(self._final_metrics(child, outcome, epoch))
         tags = {"status": status.value, **outcome.facts} if status != child.status else {}
