@@ -9,6 +9,7 @@ import pandas as pd
 
 from vitscale.analysis import estimates, registry
 from vitscale.analysis.arm_means import arm_means
+from vitscale.analysis.columns import interval_of
 from vitscale.analysis.distribution.population import (
     Population,
     counts_of,
@@ -42,7 +43,7 @@ def _mean_sentences(results: Results) -> list[str]:
 
 
 def _mean_sentence(row: pd.Series, metric: Metric) -> str:
-    mean, low, high = (row[f"mean{end}"] for end in ("", "_low", "_high"))
+    mean, low, high = interval_of(row, "mean")
     ended = estimates.describe_counts({STATUSES[0]: row["n"], **row[list(STATUSES[1:])]})
     if np.isnan(mean):
         return f"{row['arm']}: no run finished ({ended})."

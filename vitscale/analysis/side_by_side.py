@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from vitscale.analysis import estimates
+from vitscale.analysis.columns import interval_of, named
 from vitscale.analysis.distribution.population import scrambles
 from vitscale.analysis.estimates import Contrast
 from vitscale.analysis.kind import mixed_evaluations
@@ -180,8 +181,8 @@ def _paired(a: Side, b: Side, fields: list[str]) -> dict[str, object]:
     mean = estimates.contrast([difference[both]], [1.0])
     mean = mean if _are_repeats(a) and _are_repeats(b) else _without_interval(mean)
     return {
-        **_named("median", _median(difference, group, a.study.column.metric.differences)),
-        **_named("mean", (mean.estimate, mean.low, mean.high)),
+        **named("median", _median(difference, group, a.study.column.metric.differences)),
+        **named("mean", (mean.estimate, mean.low, mean.high)),
         "paired_by": fields,
         "num_pairs": len(difference),
         "num_finished_pairs": int(both.sum()),
@@ -203,8 +204,8 @@ def _unpaired(a: Side, b: Side) -> dict[str, object]:
     mean = estimates.contrast([estimates.errors(side.draws) for side in (a, b)], [1.0, -1.0])
     mean = mean if _are_repeats(a) and _are_repeats(b) else _without_interval(mean)
     return {
-        **_named("median", median_difference(first, second, metric.differences)),
-        **_named("mean", (mean.estimate, mean.low, mean.high)),
+        **named("median", median_difference(first, second, metric.differences)),
+        **named("mean", (mean.estimate, mean.low, mean.high)),
         "paired_by": None,
         "num_pairs": 0,
         "num_finished_pairs": 0,
@@ -228,8 +229,8 @@ def _summary(side: Side) -> dict[str, object]:
         "planned": len(side.draws),
         "n": len(side.known),
         **{status: counts[status] for status in STATUSES},
-        **_named("median", _median(_errors(side.known), group, metric.bounds)),
-        **_named("mean", mean),
+        **named("median", _median(_errors(side.known), group, metric.bounds)),
+        **named("mean", mean),
         "sd": float(errors.std(ddof=1)) if len(errors) > 1 else np.nan,
     }
 
@@ -264,10 +265,6 @@ def _median(values: np.ndarray, group: np.ndarray | None, bounds: tuple[float, f
 
 def _without_interval(mean: Contrast) -> Contrast:
     return mean._replace(low=np.nan, high=np.nan)
-
-
-def _named(name: str, estimate: Estimate) -> dict[str, object]:
-    return dict(zip((name, f"{name}_low", f"{name}_high"), estimate, strict=True))
 
 
 def differing(
@@ -316,7 +313,7 @@ def _pairs(difference: dict) -> str:
 
 
 def _interval(part: dict, name: str, metric: Metric, sign: str = "") -> str:
-    estimate, low, high = (part[key] for key in (name, f"{name}_low", f"{name}_high"))
+    estimate, low, high = interval_of(part, name)
     if np.isnan(estimate):
         return "–"
     ends = ", ".join(metric.number(end, sign=sign) for end in (low, high))

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from vitscale.analysis.columns import interval_of
 from vitscale.analysis.comparisons import (
     ALPHA,
     VERDICTS,
@@ -82,7 +83,7 @@ def _forest(ax: Axes, table: pd.DataFrame, results: Results) -> None:
     ax.axvline(0, color=GREY, linewidth=0.8)
     labels = []
     for y, (_, row) in enumerate(table.iterrows()):
-        point, low, high = (row[f"difference{end}"] for end in ("", "_low", "_high"))
+        point, low, high = interval_of(row, "difference")
         label = _label(row)
         labels.append(label)
         color = SHOWN if row["difference_p_holm"] < ALPHA else OPEN

@@ -12,6 +12,7 @@ import pandas as pd
 
 from vitscale.analysis import estimates
 from vitscale.analysis.arm_means import means_by_set
+from vitscale.analysis.columns import named
 from vitscale.analysis.estimates import Contrast, contrast
 from vitscale.analysis.questions import seeds
 from vitscale.analysis.questions.recipes import interaction, recipe_cells
@@ -63,15 +64,11 @@ def runtime_correlations() -> pd.DataFrame:
     rows = []
     for name, printed in FIGURE_9.items():
         cost = table[name].to_numpy(dtype=float)
-        found = {"r": pearson(minutes, cost)}
+        row = {"cost": name, "n": len(table), "printed": printed}
+        row |= named("r", pearson(minutes, cost))
         if name != "acts_m":
-            found["acts_minus_r"] = pearson_difference(minutes, (acts, cost))
-        ends = {
-            f"{of}{end}": value
-            for of, estimate in found.items()
-            for end, value in zip(("", "_low", "_high"), estimate, strict=True)
-        }
-        rows.append({"cost": name, "n": len(table), "printed": printed, **ends})
+            row |= named("acts_minus_r", pearson_difference(minutes, (acts, cost)))
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -178,9 +175,7 @@ def published_recipe_interaction(results: Results) -> pd.DataFrame:
 
 def _estimate(result: Contrast) -> dict[str, float]:
     return {
-        "difference_points": result.estimate,
-        "difference_points_low": result.low,
-        "difference_points_high": result.high,
+        **named("difference_points", (result.estimate, result.low, result.high)),
         "z": result.estimate / result.error,
     }
 

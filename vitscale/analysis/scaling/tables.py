@@ -18,6 +18,7 @@ import pandas as pd
 
 from vitscale.analysis import estimates
 from vitscale.analysis.cells import NUM_ROUNDS, QUANTILES, runs_of
+from vitscale.analysis.columns import named
 from vitscale.analysis.results import Results
 from vitscale.analysis.scaling import fits
 from vitscale.analysis.scaling.fits import Fit
@@ -168,8 +169,7 @@ def ends(values: np.ndarray) -> tuple[float, float]:
 
 def interval(name: str, estimate: float, values: np.ndarray) -> dict[str, float]:
     """The columns of an estimate and of its interval over the rounds."""
-    low, high = ends(values)
-    return {name: float(estimate), f"{name}_low": low, f"{name}_high": high}
+    return named(name, (estimate, *ends(values)))
 
 
 def scaling_cells(results: Results) -> pd.DataFrame:
