@@ -302,9 +302,13 @@ QUESTIONS = (
     Question(
         kinds=("repeats",),
         module="questions.mistakes",
-        tables=tables("seed_spread", "agreement"),
+        tables=tables("seed_spread"),
+    ),
+    Question(
+        kinds=("repeats",),
+        module="questions.agreement",
+        tables=tables("agreement"),
         figures=("agreement",),
-        drawn="questions.agreement",
     ),
     *(  # each in the module of its name
         Question(kinds=("repeats",), module=f"questions.{name}", tables=tables(name))
