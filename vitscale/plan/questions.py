@@ -294,10 +294,25 @@ QUESTIONS = (
             "seed_statistics",
             "seed_normality",
             "seed_noise",
-            "seed_correlation",
         ),
-        figures=("seed_histogram", "seed_sets", "seed_curves", "seed_intermediate"),
-        drawn="questions.seed_figures",
+    ),
+    Question(
+        kinds=("repeats",),
+        module="questions.seed_sets",
+        tables=tables("seed_correlation"),
+        figures=("seed_sets",),
+    ),
+    Question(
+        kinds=("repeats",),
+        module="questions.seed_epochs",
+        tables=tables("seed_epochs"),
+        figures=("seed_curves", "seed_intermediate"),
+    ),
+    Question(
+        kinds=("repeats",),
+        module="questions.seed_bins",
+        tables=tables("seed_bins"),
+        figures=("seed_histogram",),
     ),
     Question(
         kinds=("repeats",),
@@ -310,10 +325,7 @@ QUESTIONS = (
         tables=tables("agreement"),
         figures=("agreement",),
     ),
-    *(  # each in the module of its name
-        Question(kinds=("repeats",), module=f"questions.{name}", tables=tables(name))
-        for name in ("seed_power", "seed_epochs", "seed_bins")
-    ),
+    Question(kinds=("repeats",), module="questions.seed_power", tables=tables("seed_power")),
     Question(
         kinds=("repeats",),
         module="questions.sets",

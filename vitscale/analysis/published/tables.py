@@ -12,16 +12,15 @@ import pandas as pd
 
 from vitscale.analysis import estimates
 from vitscale.analysis.arm_means import means_by_set
-from vitscale.analysis.columns import named
+from vitscale.analysis.columns import named, two_decimals
 from vitscale.analysis.estimates import Contrast, contrast
 from vitscale.analysis.questions import seeds
 from vitscale.analysis.questions.recipes import interaction, recipe_cells
-from vitscale.analysis.questions.seed_epochs import seed_epochs
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats.correlation import pearson, pearson_difference
 from vitscale.analysis.stats.intervals import clopper_pearson
 from vitscale.analysis.stats.spread import sampling_error
-from vitscale.catalog.datasets import original
+from vitscale.catalog.datasets import DATASETS, original
 from vitscale.catalog.tables import table_path
 from vitscale.plan.study import Study
 
@@ -81,7 +80,7 @@ def published_seed_statistics(results: Results) -> pd.DataFrame:
     those with a label in Beyer et al. 2020.
     """
     table = read("thesis_seed_statistics")
-    table["images"] = table["evaluation"].map(seeds.NUM_IMAGES["imagenet"])
+    table["images"] = table["evaluation"].map(DATASETS["imagenet"].evals)
     mean, sd = 100 - table["mean_top1_pct"], table["sd_points"]
     worst, best, zero = (100 - table[f"{name}_top1_pct"] for name in ("min", "max", "seed_0"))
     sampling = [
@@ -99,8 +98,7 @@ def published_seed_statistics(results: Results) -> pd.DataFrame:
         seed_0_z=(zero - mean) / sd,
         one_run_sampling_points=sampling,
     )
-    result.attrs["decimals"] = 2
-    return result
+    return two_decimals(result)
 
 
 def published_finetuning(results: Results) -> pd.DataFrame:
@@ -168,9 +166,7 @@ def published_recipe_interaction(results: Results) -> pd.DataFrame:
         rows.append(
             {"evaluation": name, "effect": "interaction", **_estimate(interaction(*runs, sd=sd))}
         )
-    table = pd.DataFrame(rows)
-    table.attrs["decimals"] = 2
-    return table
+    return two_decimals(pd.DataFrame(rows))
 
 
 def _estimate(result: Contrast) -> dict[str, float]:
@@ -314,31 +310,29 @@ def seed_errors(results: Results) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=names)
 
 
-def seed_ranges(results: Results) -> pd.DataFrame:
-    """The thesis: ranges over seeds as lengths in points around our mean, by arm.
+def seed_ranges(ours: pd.DataFrame) -> pd.DataFrame:
+    """The thesis: ranges over seeds as lengths in points around our mean, for the rows of an arm in
+    the table seed_epochs.
 
-    `at` is "early", at epoch 100 of 300 (Figure 6.9, "as large as" 10 points), or "last" (Figure
-    6.7), where `low` and `high` are its lowest and highest seed; `epoch` is the one of ours at the
-    same fraction of the training.
+    The first row is at epoch 100 of 300 (Figure 6.9, "as large as" 10 points), the other at the
+    last epoch (Figure 6.7), where `low` and `high` are its lowest and highest seed; `epoch` is the
+    one of ours at the same fraction of the training.
     """
     text = read("thesis_epoch_variability").dropna(subset="value").iloc[0]
     val = read("thesis_seed_statistics").set_index("evaluation").loc["val"]
     worst, best = (val["mean_top1_pct"] - val[f"{end}_top1_pct"] for end in ("min", "max"))
-    table = results.once(seed_epochs)
-    first = next(iter(estimates.evaluations(results.study)))
-    rows = []
-    for arm, of_arm in table[table["evaluation"] == first].groupby("arm", sort=False):
-        epochs, mean = (of_arm[name].to_numpy(dtype=float) for name in ("epoch", "mean"))
-        epoch = float(text["epoch"] / text["of_epochs"] * epochs[-1])
-        middle, half = float(np.interp(epoch, epochs, mean)), text["value"] / 2
-        label = f"ImageNet-val, epoch {text['epoch']:g} of {text['of_epochs']:g}:\nup to "
-        early = (arm, "early", epoch, middle - half, middle + half)
-        last = (arm, "last", epochs[-1], mean[-1] + best, mean[-1] + worst)
-        rows += [
-            (*early, f"{label}{text['value']:g} points"),
-            (*last, f"grey: ImageNet-val, last epoch, {worst - best:.2f} points"),
-        ]
-    return pd.DataFrame(rows, columns=["arm", "at", "epoch", "low", "high", "label"])
+    epochs, mean = (ours[name].to_numpy(dtype=float) for name in ("epoch", "mean"))
+    epoch = float(text["epoch"] / text["of_epochs"] * epochs[-1])
+    middle, half = float(np.interp(epoch, epochs, mean)), text["value"] / 2
+    label = f"ImageNet-val, epoch {text['epoch']:g} of {text['of_epochs']:g}:\nup to "
+    rows = [
+        (epoch, middle - half, middle + half, f"{label}{text['value']:g} points"),
+        (
+            *(epochs[-1], mean[-1] + best, mean[-1] + worst),
+            f"grey: ImageNet-val, last epoch, {worst - best:.2f} points",
+        ),
+    ]
+    return pd.DataFrame(rows, columns=["epoch", "low", "high", "label"])
 
 
 def recipe_errors(results: Results) -> pd.DataFrame:

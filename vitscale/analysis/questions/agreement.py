@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from vitscale.analysis import estimates
-from vitscale.analysis.columns import ends, named
+from vitscale.analysis.columns import ends, named, two_decimals
 from vitscale.analysis.displays import lines
 from vitscale.analysis.questions.mistakes import mistakes
 from vitscale.analysis.report.layout import GREY, STYLE, finish, not_drawn, placeholder
@@ -51,9 +51,7 @@ def agreement(results: Results) -> pd.DataFrame:
         for pair in _pairs(results)
         for row in _agreement(results, pair, name)
     ]
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
-    table.attrs["decimals"] = 2
-    return table
+    return two_decimals(pd.DataFrame(rows, columns=list(COLUMNS)))
 
 
 def _pairs(results: Results) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ import pandas as pd
 
 from vitscale.analysis import estimates
 from vitscale.analysis.arm_means import arm_means
-from vitscale.analysis.columns import ends, named
+from vitscale.analysis.columns import ends, named, two_decimals
 from vitscale.analysis.questions.seeds import draws_of
 from vitscale.analysis.report.text import with_ends
 from vitscale.analysis.results import Results
@@ -86,9 +86,7 @@ def seed_spread(results: Results) -> pd.DataFrame:
         }
         for (arm, name), of in results.once(mistakes).items()
     ]
-    table = pd.DataFrame(rows, columns=list(SPREAD_COLUMNS))
-    table.attrs["decimals"] = 2
-    return table
+    return two_decimals(pd.DataFrame(rows, columns=list(SPREAD_COLUMNS)))
 
 
 SPREAD_COLUMNS = (
