@@ -36,7 +36,7 @@ FACTS = {
     *("draw_published_training_length", "draw_published_optimizer_stability"),
     *("draw_published_seed_histogram", "draw_published_seed_sets", "draw_published_seed_curves"),
     *("draw_published_recipe_interaction", "draw_printed_pairs", "draw_printed_line"),
-    *("printed_note", "tau_in_words", "seed_ranges"),
+    *("printed_note", "tau_in_words", "seed_ranges", "draw_optimizers"),
 }
 
 

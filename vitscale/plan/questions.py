@@ -261,14 +261,20 @@ QUESTIONS = (
             "optimizer_gap": Compared(
                 comparisons.optimizer_gap, "metric", {"": "gap of SGD to AdamW"}
             ),
-            "optimizer_gap_copied": Compared(comparisons.optimizer_gap, "metric"),
             "optimizer_gap_interaction": Compared(
                 comparisons.between_models(comparisons.optimizer_gap),
                 "metric",
                 {"": "gap of one model minus that of another"},
             ),
         },
-        figures=("optimizer_stability", "optimizer_stability_copied"),
+        figures=("optimizer_stability",),
+        laws=(_cells_of_stability,),
+    ),
+    Question(
+        kinds=("repeats",),
+        module="questions.optimizer_gap_copied",
+        tables={"optimizer_gap_copied": Compared(comparisons.optimizer_gap, "metric")},
+        figures=("optimizer_stability_copied",),
         laws=(_cells_of_stability,),
     ),
     Question(

@@ -122,6 +122,17 @@ def cross(ax: Axes, x: float, row: int, color: str, text: str, *, above: bool = 
     )
 
 
+def crosses(
+    ax: Axes, x: Iterable[float], runs: Iterable[pd.DataFrame], row: int, color: str
+) -> bool:
+    """A row of crosses where runs of a line diverged, with their share; returns whether any did."""
+    lost = [(at, estimates.counts(of)["diverged"], len(of)) for at, of in zip(x, runs, strict=True)]
+    for at, num, total in lost:
+        if num:
+            cross(ax, at, row, color, f"{num}/{total}")
+    return any(num for _, num, _ in lost)
+
+
 def make_room(axes: Sequence[Axes], rows: int) -> None:
     """Raises the top of axes that share y by rows of crosses, so that these overlap no line."""
     if not rows:

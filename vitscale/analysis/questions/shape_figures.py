@@ -128,11 +128,8 @@ def _view_figure(results: Results, view: View) -> Figure:
     for ax in ours:
         rows = 0
         for index, curve in enumerate(curves.values()):
-            bad = [cell for cell in curve if _diverged(cell)]
-            for cell in bad:
-                text, color = f"{_diverged(cell)}/{len(cell.runs)}", lines.look(index)["color"]
-                lines.cross(ax, view.x(*_shape(cell)), rows, color, text)
-            rows += bool(bad)
+            x, color = [view.x(*_shape(cell)) for cell in curve], lines.look(index)["color"]
+            rows += lines.crosses(ax, x, [cell.runs for cell in curve], rows, color)
         lines.make_room([ax], rows)
     grid[0].set_ylabel(f"{results.metric.label} ({results.metric.unit})")
     handles = [
