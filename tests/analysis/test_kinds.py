@@ -104,7 +104,7 @@ def made_of(trials: tuple[Trial, ...], **factors: dict[str, Any]) -> tuple[Trial
             {
                 "kind": "shapes",
                 "trials": made_of(arms(a={}, b={"wd": 0.2}), a={"size": "S"}, b={"size": "S"}),
-                "tables": ("lr_sweep",),
+                "tables": ("shape_cells",),
             },
             "arms must differ in size, drop path rule, depth, branches, LayerScale and epochs",
         ),

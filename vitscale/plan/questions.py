@@ -373,7 +373,6 @@ QUESTIONS = (
         module="questions.shapes",
         tables={
             "shape_cells": None,
-            "lr_sweep": None,
             "branch_differences": Compared(
                 comparisons.branch_differences, "reported", {"": "branches against a sequence"}
             ),
@@ -382,10 +381,6 @@ QUESTIONS = (
                 "reported",
                 {"": "LayerScale, and longer training"},
             ),
-            "blocks_or_width": Compared(
-                comparisons.pairs, "reported", {"": "more blocks against more width"}
-            ),
-            "published_depth_vs_width": None,
         },
         figures=VIEWS,
         drawn="questions.shape_figures",
@@ -393,8 +388,24 @@ QUESTIONS = (
     ),
     Question(
         kinds=("shapes",),
+        module="questions.blocks_or_width",
+        tables={
+            "blocks_or_width": Compared(
+                comparisons.pairs, "reported", {"": "more blocks against more width"}
+            )
+        },
+        laws=(_cells_of_shapes,),
+    ),
+    Question(
+        kinds=("shapes",),
         module="questions.lr_sweep",
+        tables=tables("lr_sweep"),
         figures=("lr_sweep",),
+    ),
+    Question(
+        kinds=("shapes",),
+        module="published.tables",
+        tables=tables("published_depth_vs_width"),
     ),
     Question(
         kinds=("scaling",),

@@ -132,6 +132,29 @@ def published_arms(results: Results) -> pd.DataFrame:
     return table.assign(minus_printed_points=table["mean"] - table["printed_error_pct"])
 
 
+def published_depth_vs_width(results: Results) -> pd.DataFrame:
+    """Touvron et al. 2022 (ImageNet): errors of Figures 1 to 3 and Tables 1 to 3, and for each
+    parallel shape the difference from the sequential one with as many pairs in the same figure or
+    table, in points.
+
+    Values of the figures are a third party's reading of the charts, to about 0.1. Single runs
+    without intervals, except B12x1 of Table 3 (5 runs, sd 0.06 on val and 0.26 on v2). At imagenet
+    the models of Figures 1 to 3 and Tables 2 and 3 are those of the plan, by a recipe that the text
+    leaves open in part; on other data the numbers are context, not a target.
+    """
+    table = shape_errors()
+    key = ["source", "size", "pairs", "layerscale", "epochs"]
+    errors = ["val_error_pct", "v2_error_pct"]
+    sequential = table[table["branches"] == 1].set_index(key)[errors]
+    beside = sequential.reindex(pd.MultiIndex.from_frame(table[key])).to_numpy(dtype=float)
+    minus = (table[errors].to_numpy(dtype=float) - beside).round(1)
+    minus[table["branches"] == 1] = np.nan
+    table = table.assign(
+        val_minus_sequential_points=minus[:, 0], v2_minus_sequential_points=minus[:, 1]
+    )
+    return table
+
+
 def published_recipe_interaction(results: Results) -> pd.DataFrame:
     """H. Touvron's thesis, 2022, section 6.3.4 (ImageNet): error of ResNet-50 minus DeiT-S under
     the recipes A2 and T2.
@@ -273,6 +296,27 @@ def shares_within_4_points() -> pd.DataFrame:
     is_bound = table["relation"] == "less than"
     ends = pd.DataFrame({"low": 100 * low, "high": 100 * high}, index=table.index).mask(is_bound)
     return ends.assign(share=share, n=n, is_bound=is_bound)
+
+
+def shape_errors() -> pd.DataFrame:
+    """Touvron et al. 2022: errors in percent by figure or table and shape; epochs are 300 unless
+    400 is stated.
+    """
+    figures = read("touvron2022_figures1_3")
+    depth = figures["pairs"] // figures["branches"]
+    figures = figures.assign(source="Figure " + figures["figure"].astype(str), depth=depth)
+    tables = [read(f"touvron2022_table{i}").assign(source=f"Table {i}") for i in (1, 2, 3)]
+    table = pd.concat([figures, *tables], ignore_index=True)
+    table = table.fillna({"branches": 1, "epochs": 300, "n": 1}).astype(
+        {"branches": int, "epochs": int, "n": int}
+    )
+    for name in ("val", "v2"):
+        table[f"{name}_error_pct"] = (100 - table[f"{name}_top1_pct"]).round(2)
+    table = table.assign(
+        pairs=table["depth"] * table["branches"], layerscale=table["layerscale"] == 1
+    )
+    columns = "source size depth branches pairs layerscale epochs n val_error_pct v2_error_pct"
+    return table[columns.split()]
 
 
 def seed_errors(results: Results) -> pd.DataFrame:

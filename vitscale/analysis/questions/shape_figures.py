@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from vitscale.analysis import estimates
 from vitscale.analysis.displays import lines
 from vitscale.analysis.published import figures as published
-from vitscale.analysis.published.tables import is_imagenet
+from vitscale.analysis.published.tables import is_imagenet, shape_errors
 from vitscale.analysis.questions import shapes
 from vitscale.analysis.questions.shapes import Shape
 from vitscale.analysis.report.layout import STYLE, finish, placeholder, share_y
@@ -224,7 +224,7 @@ def _theirs(ax: Axes, view: View) -> list[Line2D]:
     """Draws the paper's errors, grey and hollow, behind ours or alone on their own axes; returns
     handles of a legend.
     """
-    table = shapes.published_errors()
+    table = shape_errors()
     table = table[table["source"] == view.source]
     keys = list(
         zip(
