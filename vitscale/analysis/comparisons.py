@@ -129,7 +129,12 @@ def _values(runs: Sequence[pd.DataFrame], columns: Sequence[str]) -> list[np.nda
 def difference(
     runs: Sequence[pd.DataFrame], comparison: Comparison, values: Sequence[np.ndarray]
 ) -> Contrast:
-    """The weighted sum of the means of each arm's values.
+    """The weighted sum of the means of each arm's values, by Welch's t, also of shared seeds.
+
+    A seed gives two arms the same order of samples, and the same initial weights if they are of one
+    model. Pairs have half the degrees of freedom: where that correlates nothing their interval is
+    wider by 24% at 3 seeds and by 12% at 5, and they lose both runs of a seed that diverged in one.
+    Where it correlates, Welch's interval is too wide and holds its level.
 
     Without a run that finished in each arm, the method says how those of the others ended.
     """

@@ -23,9 +23,6 @@ from vitscale.analysis.results import STATUSES, Results
 from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
 
-MAX_PANELS = 6  # with a sentence of their own; more are told by their extremes
-ALPHA = 0.05
-OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW"}
 OVER_IMAGES = ("seed_spread", "agreement")  # tables with intervals over images as well
 BIASED = "Diverged trials end sooner than others, so shares of an unfinished study are biased."
 

@@ -23,7 +23,6 @@ from vitscale.analysis.results import STATUSES, Results
 from vitscale.plan.comparisons import CHOOSES
 from vitscale.plan.study import Study
 
-ALPHA = 0.05
 MAX_NAMES = 6  # of shapes in a sentence
 Of = TypeVar("Of", Results, Study)
 Value = TypeVar("Value")

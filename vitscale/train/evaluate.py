@@ -170,7 +170,7 @@ def evaluate(
     num_loader_workers: int = 0,
     predictions: Predictions | None = None,
 ) -> Row:
-    """The QUANTITIES of vitscale.plan.metrics over all images of an evaluation set, for any team.
+    """The METRICS of vitscale.plan.metrics over all images of an evaluation set, for any team.
 
     loss: mean cross entropy in nats, against the label. error_pct and top5_error_pct: percentage of
     images whose label is not the class, or not among the five classes, with the largest logits; the
@@ -269,7 +269,7 @@ class _Tally:
         return missed
 
     def row(self, team: Team, num: int) -> Row:
-        """The QUANTITIES over all processes; the only place of an evaluation that waits."""
+        """The METRICS over all processes; the only place of an evaluation that waits."""
         loss, wrong, gaps = team.sum(self.loss), team.sum(self.wrong), team.sum(self.gaps)
         sums = torch.cat([loss[None], wrong.double(), gaps.abs().sum()[None]])
         loss_sum, num_wrong, num_wrong_top5, gap = sums.tolist()

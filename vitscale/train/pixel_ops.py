@@ -28,27 +28,17 @@ class Warp(NamedTuple):
     fill: tuple[int, int, int] = (0, 0, 0)
 
 
-def apply(images: Tensor, names: np.ndarray, values: np.ndarray, warp: Warp) -> Tensor:
-    """Applies names[i] with strength values[i] to image i: uint8 (B, 3, H, W) -> the same.
+def plan(
+    packed: PackedCopy, names: np.ndarray, values: np.ndarray, warp: Warp, size: tuple[int, ...]
+) -> Callable[[Tensor], Tensor]:
+    """Operation names[i] with strength values[i] on image i: uint8 (B, 3, H, W) -> the same.
 
     The name "" leaves an image unchanged. Strengths: shears, the tangent; translations, pixels to
     the right or down; Rotate, degrees counter-clockwise; Brightness, Color, Contrast, Sharpness,
     the factor of PIL.ImageEnhance; Posterize, bits kept, 0 for black; Solarize, the first level
     inverted; SolarizeAdd, levels added below 128; Blur, the standard deviation in pixels. The
-    others have none.
-    """
-    packed = PackedCopy()
-    step = plan(packed, names, values, warp, images.shape[-2:])
-    packed.send(images.device)
-    return step(images)
-
-
-def plan(
-    packed: PackedCopy, names: np.ndarray, values: np.ndarray, warp: Warp, size: tuple[int, ...]
-) -> Callable[[Tensor], Tensor]:
-    """Plans `apply` for images of one height and width.
-
-    Adds the parameters to the copy; the returned function can be called once the copy is sent.
+    others have none. Adds the parameters to the copy; the returned function can be called once the
+    copy is sent.
     """
     parts = []
     for name in np.unique(names[names != ""]):

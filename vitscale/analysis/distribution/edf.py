@@ -127,11 +127,6 @@ def area_scores(delta: np.ndarray, span: float) -> np.ndarray:
     return np.clip(1 - np.maximum(delta, 0) / span, 0, 1)
 
 
-def area(delta: np.ndarray, span: float) -> float:
-    """Area under the EDF of delta from 0 to `span`, divided by `span`: 1 is best, 0 is worst."""
-    return float(area_scores(delta, span).mean())
-
-
 def summary(draws: Population, confidence: float = 0.95) -> dict[str, float | None]:
     """The estimates of an arm with intervals.
 

@@ -25,8 +25,6 @@ from vitscale.analysis.comparisons import ALPHA, Layout, table_of, verdicts, wit
 from vitscale.analysis.estimates import Contrast, contrast
 from vitscale.analysis.results import Results
 
-Cells = Mapping[tuple[str, str], pd.DataFrame]  # (architecture, recipe) -> runs
-
 
 def interaction(
     a1_r1: np.ndarray,
