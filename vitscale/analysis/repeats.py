@@ -46,8 +46,8 @@ def _mean_sentence(row: pd.Series, metric: Metric) -> str:
         return f"{row['arm']}: no run finished ({ended})."
     ends = ", ".join(metric.number(end, 2) for end in (low, high))
     ends = "no interval" if np.isnan(low) else f"[{ends}]"
-    found = f"mean {metric.label} {metric.text(mean, 2)}"
-    return f"{row['arm']}: {found} ({ends}, {ended})."
+    text = f"mean {metric.label} {metric.text(mean, 2)}"
+    return f"{row['arm']}: {text} ({ends}, {ended})."
 
 
 def progress_of_runs(outcomes: pd.DataFrame) -> str:

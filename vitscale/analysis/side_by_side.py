@@ -54,7 +54,7 @@ class Side:
         return self.outcomes[(self.outcomes["arm"] == self.arm) & self.outcomes["point"].notna()]
 
     @property
-    def known(self) -> pd.DataFrame:
+    def ended(self) -> pd.DataFrame:
         """Rows of the draws with an outcome."""
         return self.draws[self.draws["status"] != "missing"]
 
@@ -111,7 +111,7 @@ def incomparable_reason(a: Side, b: Side) -> str:
             f"arms compared must be evaluated on the same images, but got ({a.name}: {shown[0]}; "
             f"{b.name}: {shown[1]}, split {a.configs[0].eval_split})"
         )
-    if mixed := mixed_evaluations(pd.concat([a.known, b.known])):
+    if mixed := mixed_evaluations(pd.concat([a.ended, b.ended])):
         return f"arms compared must be evaluated on the same images, but got ({mixed[0]})"
     return ""
 
@@ -171,10 +171,10 @@ def _keys(draws: pd.DataFrame, fields: Sequence[str]) -> list[tuple[object, ...]
 
 def _paired(a: Side, b: Side, fields: list[str]) -> dict[str, object]:
     """Differences between partners that both have an outcome; for the mean, that both finished."""
-    partner = {key: i for i, key in enumerate(_keys(b.known, fields))}
-    keys = _keys(a.known, fields)
+    partner = {key: i for i, key in enumerate(_keys(b.ended, fields))}
+    keys = _keys(a.ended, fields)
     in_a = [i for i, key in enumerate(keys) if key in partner]
-    first, second = a.known.iloc[in_a], b.known.iloc[[partner[keys[i]] for i in in_a]]
+    first, second = a.ended.iloc[in_a], b.ended.iloc[[partner[keys[i]] for i in in_a]]
     difference = minus(_errors(first), _errors(second))
     both = (first["status"].to_numpy() == "finished") & (second["status"].to_numpy() == "finished")
     group = _scrambles(a, first)
@@ -195,10 +195,10 @@ def _unpaired(a: Side, b: Side) -> dict[str, object]:
     The intervals of the two medians are combined (Zou & Donner 2008); the interval of the
     difference of means is Welch's.
     """
-    groups = [_scrambles(side, side.known) for side in (a, b)]
+    groups = [_scrambles(side, side.ended) for side in (a, b)]
     metric = a.study.column.metric
     first, second = (
-        _median(_errors(side.known), group, metric.bounds)
+        _median(_errors(side.ended), group, metric.bounds)
         for side, group in zip((a, b), groups, strict=True)
     )
     mean = estimates.contrast([estimates.errors(side.draws) for side in (a, b)], [1.0, -1.0])
@@ -216,7 +216,7 @@ def _summary(side: Side) -> dict[str, object]:
     """How the draws ended, the median of draws with an outcome, and the mean and sd (ddof=1) of
     finished draws.
     """
-    counts, group = estimates.counts(side.draws), _scrambles(side, side.known)
+    counts, group = estimates.counts(side.draws), _scrambles(side, side.ended)
     errors, metric = estimates.errors(side.draws), side.study.column.metric
     mean = (
         estimates.value_interval(errors, metric)
@@ -227,9 +227,9 @@ def _summary(side: Side) -> dict[str, object]:
         "study": side.study.slug,
         "arm": side.arm,
         "planned": len(side.draws),
-        "n": len(side.known),
+        "n": len(side.ended),
         **{status: counts[status] for status in STATUSES},
-        **named("median", _median(_errors(side.known), group, metric.bounds)),
+        **named("median", _median(_errors(side.ended), group, metric.bounds)),
         **named("mean", mean),
         "sd": float(errors.std(ddof=1)) if len(errors) > 1 else np.nan,
     }

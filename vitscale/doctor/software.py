@@ -22,10 +22,10 @@ OPEN_FILES = 4096  # Ray keeps some hundred connections per node, loaders one fi
 def versions(machine: Machine) -> Finding:
     """Every package that vitscale and torchvision require is installed, in a version allowed."""
     unmet = [*unmet_requirements("vitscale"), *unmet_requirements("torchvision")]
-    found = {name: installed(name) for name in SHOWN}
-    listed = ", ".join(f"{name} {version or 'absent'}" for name, version in found.items())
+    by_name = {name: installed(name) for name in SHOWN}
+    listed = ", ".join(f"{name} {version or 'absent'}" for name, version in by_name.items())
     python = platform.python_version()
-    return judged(not unmet, "; ".join([f"python {python}, {listed}", *unmet]), **found)
+    return judged(not unmet, "; ".join([f"python {python}, {listed}", *unmet]), **by_name)
 
 
 def unmet_requirements(package: str) -> Iterator[str]:

@@ -72,9 +72,9 @@ def evaluate_weights(
     predictions = [Predictions(with_top=top_of == weights) for weights in WEIGHTS[: len(models)]]
     if top_of is not None and len(models) == 1:  # no average: raw weights stand for both
         predictions = [Predictions(with_top=True)]
-    found = evaluate_each(models, held_out, config, team, num_workers, predictions)
+    evaluated = evaluate_each(models, held_out, config, team, num_workers, predictions)
     for number, weights in enumerate(WEIGHTS):
-        of_weights = found[min(number, len(models) - 1)]
+        of_weights = evaluated[min(number, len(models) - 1)]
         row |= {column(split, weights, quantity): value for quantity, value in of_weights.items()}
     for weights, prediction in zip(WEIGHTS, predictions, strict=False):
         wrong[column(split, weights, "wrong")] = prediction.wrong(team, held_out.num)
@@ -143,18 +143,18 @@ def evaluate_all(
             images = precise.unmixed(config.precise_bn, num_loader_workers)
             images = _calling(before_batch, images)
             reestimate(module, images, partial(autocast, config, precise.device))
-    found: dict[str, list[Row]] = {}  # of each split, one row per module
+    by_split: dict[str, list[Row]] = {}  # of each split, one row per module
     misses: dict[tuple[str, str], np.ndarray] = {}  # of (split, weights)
     for split, data in held_out.items():
         predictions = [Predictions() for _ in modules] if wrong is not None else None
-        found[split] = evaluate_each(
+        by_split[split] = evaluate_each(
             modules, data, config, team, num_loader_workers, predictions, before_batch
         )
         for weights, prediction in zip(WEIGHTS, predictions or (), strict=False):
             misses[split, weights] = prediction.wrong(team, data.num)
     row: Row = {}
     for number, weights in enumerate(WEIGHTS):
-        for split, rows in found.items():
+        for split, rows in by_split.items():
             quantities = rows[min(number, len(modules) - 1)]
             row |= {column(split, weights, name): value for name, value in quantities.items()}
             if wrong is not None and (split, weights) in misses:

@@ -28,11 +28,11 @@ def of_arm(draws: Population) -> dict[str, float]:
 
     NaN for Sobol designs, whose draws are not independent, and without a reference.
     """
-    known = draws.n > 0 and draws.scramble is None and not np.isnan(draws.reference)
+    has_numbers = draws.n > 0 and draws.scramble is None and not np.isnan(draws.reference)
     limits = dict(zip(WITHIN, draws.metric.within, strict=True))
     names = {name: name.replace("_pct", "_anytime_pct") for name in (*limits, TIMES_SHARE)}
     ends: dict[str, tuple[float, ...]] = dict.fromkeys([*names.values(), "area_anytime"], NONE)
-    if known:
+    if has_numbers:
         delta, (reach,) = draws.delta(), _reach(draws, np.array([ALPHA]))
         alpha = _of_draws(draws.reference_noise[1])
         for name, within in limits.items():
@@ -100,8 +100,8 @@ def area_difference(
     where an arm has fewer than two references.
     """
     in_a, in_b = _pairs(a, b, is_paired)
-    known = a.reference_noise[1] and b.reference_noise[1] and len(in_a)
-    if not known or a.scramble is not None or b.scramble is not None:
+    has_numbers = a.reference_noise[1] and b.reference_noise[1] and len(in_a)
+    if not has_numbers or a.scramble is not None or b.scramble is not None:
         return np.nan, np.nan, np.nan, np.nan
     delta_a, delta_b, span = a.delta()[in_a], b.delta()[in_b], a.metric.beyond
 

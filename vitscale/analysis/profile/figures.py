@@ -260,13 +260,13 @@ def _gain_panel(ax: Axes, kind: str, table: pd.DataFrame, with_published: bool) 
     ax.axhline(0, color=GREY, linewidth=0.8)
     handles = []
     for index, (model, of_model) in enumerate(table.groupby("model", sort=False)):
-        known = of_model[of_model["par_over_seq_pct"].notna() & (of_model["layout"] == "par")]
-        known = known.sort_values("batch_size")
-        x = known["batch_size"].to_numpy(dtype=float) * 2 ** (0.08 * index)  # beside each other
-        estimate, low, high = lines.ends(known, "par_over_seq_pct")
+        gains = of_model[of_model["par_over_seq_pct"].notna() & (of_model["layout"] == "par")]
+        gains = gains.sort_values("batch_size")
+        x = gains["batch_size"].to_numpy(dtype=float) * 2 ** (0.08 * index)  # beside each other
+        estimate, low, high = lines.ends(gains, "par_over_seq_pct")
         look = lines.look(index)
         (line,) = ax.plot(x, estimate, markersize=SIZE, zorder=3, **look)
-        describe(line, [f"{model}, {kind}, batch {batch}" for batch in known["batch_size"]])
+        describe(line, [f"{model}, {kind}, batch {batch}" for batch in gains["batch_size"]])
         ax.vlines(x, low, high, color=look["color"], linewidth=1.4, zorder=2)
         handles.append(_handle(str(model), index))
     _log_axes(ax, sorted({int(batch) for batch in table["batch_size"]}), y=False)

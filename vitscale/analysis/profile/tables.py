@@ -72,16 +72,16 @@ def speeds(results: Results) -> pd.DataFrame:
     """One row per profile, with its factors and its numbers of `throughput`: `speed` in images per
     second, its interval and range, and the change par_over_seq_pct of its cell.
     """
-    table, found = labelled(results.study, results.trials), results.once(throughput)
+    table, by_batch = labelled(results.study, results.trials), results.once(throughput)
     names = {"": "_images_per_s", "_low": "_images_per_s_low", "_high": "_images_per_s_high"}
     names |= {"_min": "_min", "_max": "_max"}
-    change = [name for name in ends("par_over_seq_pct") if name in found]
+    change = [name for name in ends("par_over_seq_pct") if name in by_batch]
     of_layout = [
-        found[KEYS + change]
+        by_batch[KEYS + change]
         .assign(layout=layout)
-        .assign(**{f"speed{end}": found[f"{layout}{name}"] for end, name in names.items()})
+        .assign(**{f"speed{end}": by_batch[f"{layout}{name}"] for end, name in names.items()})
         for layout in LAYOUTS
-        if f"{layout}_n" in found
+        if f"{layout}_n" in by_batch
     ]
     return table.merge(pd.concat(of_layout), how="left", on=[*KEYS, "layout"])
 
@@ -223,14 +223,14 @@ def _cell(group: pd.DataFrame) -> dict[str, object]:
     shift = change(runs["seq"], runs["par"])
     row |= named("par_over_seq_pct", shift) | {"par_over_seq_p": change_p(*runs.values())}
     row |= named("gain_pct", gain(shift))
-    known = {name: float(np.median(values)) for name, values in runs.items() if len(values)}
+    medians = {name: float(np.median(values)) for name, values in runs.items() if len(values)}
     lost = [
         f"{name}: {trial['error'] or trial['status']}"
         for name, trial in trials.items()
         if not len(runs[name])
     ]
     return row | {
-        "best": max(known, key=known.__getitem__) if len(known) == len(LAYOUTS) else "",
+        "best": max(medians, key=medians.__getitem__) if len(medians) == len(LAYOUTS) else "",
         "load": group["load"].max() if "load" in group else np.nan,
         "hardware": group["hardware"].iloc[0],
         "not_measured": "; ".join(lost),

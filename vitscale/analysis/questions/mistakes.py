@@ -119,9 +119,9 @@ def spread_sentences(results: Results) -> list[str]:
     next seed.
     """
     table = results.once(seed_spread)
-    known = table[table["seed_sd"].notna()]
+    rows = table[table["seed_sd"].notna()]
     return [
-        *(_spread_sentence(row) for _, row in known.iterrows()),
+        *(_spread_sentence(row) for _, row in rows.iterrows()),
         *_without_bits(results, table),
         *_next_seed(results),
     ]

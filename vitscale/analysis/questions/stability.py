@@ -39,11 +39,11 @@ def cells(results: Results) -> dict[Cell, pd.DataFrame]:
     table = estimates.labelled(results.study, results.trials).astype(
         {"model": str, "optimizer": str, "epochs": int}
     )
-    found = {
+    by_cell = {
         cast(Cell, key): runs
         for key, runs in table.groupby(["model", "optimizer", "epochs"], sort=False)
     }
-    return dict(sorted(found.items(), key=lambda item: item[0][2]))
+    return dict(sorted(by_cell.items(), key=lambda item: item[0][2]))
 
 
 def stability_cells(results: Results) -> pd.DataFrame:

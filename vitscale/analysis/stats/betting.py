@@ -72,8 +72,8 @@ def p_of_no_difference(raised: np.ndarray, lowered: np.ndarray, alpha: np.ndarra
     limit, half = -np.log(alpha), np.full(len(LEVELS), 0.5)
     too_low = log_capital((lowered + 1) / 2, half, alpha)[:, 0].max(axis=-1) >= limit
     too_high = log_capital((raised + 1) / 2, half, alpha)[:, 1].max(axis=-1) >= limit
-    found = LEVELS[too_low | too_high]
-    return float(found[0]) if len(found) else 1.0
+    levels = LEVELS[too_low | too_high]
+    return float(levels[0]) if len(levels) else 1.0
 
 
 def percentile(values: np.ndarray, value: float) -> tuple[float, float, float]:
