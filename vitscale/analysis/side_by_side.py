@@ -24,7 +24,7 @@ from vitscale.analysis.kind import mixed_evaluations
 from vitscale.analysis.kinds import kind_of
 from vitscale.analysis.results import STATUSES
 from vitscale.analysis.stats.intervals import median_difference, median_interval, minus
-from vitscale.catalog.datasets import dataset_facts
+from vitscale.catalog.datasets import DATASETS, original
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.fields import DEFAULTS
 from vitscale.plan.metrics import Metric
@@ -126,7 +126,8 @@ def _evaluated_on(config: TrainConfig) -> tuple[object, ...]:
         if config.eval_split == "minival"
         else ()
     )
-    return dataset_facts(config.dataset) or config.dataset, config.eval_split, *carved
+    dataset = original(config.dataset)
+    return dataset if dataset in DATASETS else config.dataset, config.eval_split, *carved
 
 
 def side_by_side(a: Side, b: Side) -> dict[str, object]:
