@@ -250,8 +250,10 @@ def test_an_error_of_zero_has_no_ratio_and_no_stand_in():
 def test_area_is_the_integral_of_the_curve():
     delta = np.array([-2.0, 0.5, 3.0, 3.0, 9.0, 14.0, np.inf])
     grid = (np.arange(100_000) + 0.5) * 10.0 / 100_000
-    assert edf.area(delta, 10.0) == pytest.approx(edf.share_at(delta, grid).mean(), abs=1e-4)
-    assert edf.area(delta, 10.0) == pytest.approx((1 + 0.95 + 0.7 + 0.7 + 0.1) / 7)
+    assert edf.area_scores(delta, 10.0).mean() == pytest.approx(
+        edf.share_at(delta, grid).mean(), abs=1e-4
+    )
+    assert edf.area_scores(delta, 10.0).mean() == pytest.approx((1 + 0.95 + 0.7 + 0.7 + 0.1) / 7)
 
 
 def test_area_interval_covers_a_closed_form_and_a_few_bad_draws_among_many_good_ones():
@@ -385,7 +387,7 @@ def test_sobol_intervals_cover_a_known_error_surface():
     lattice = (np.stack(np.meshgrid(*[np.arange(1000)] * 2), -1).reshape(-1, 2) + 0.5) / 1000
     levels, scramble, sims = np.array([0.5, 1.0, 2.0, 4.0]), np.repeat(np.arange(4), 16), 200
     true = error_surface(lattice)
-    truth, true_area = edf.share_at(true, levels), edf.area(true, 10.0)
+    truth, true_area = edf.share_at(true, levels), edf.area_scores(true, 10.0).mean()
     pointwise, whole, areas = np.zeros(4), 0, 0
     for seed in range(sims):
         delta = error_surface(unit_square(sobol(SPACE, num=64, num_scrambles=4, seed=seed)))

@@ -31,12 +31,12 @@ FACTS = {
     *("population", "lengths_of", "Layout"),
     *("axes", "contour_axes", "info", "procedure", "is_numeric", "reported"),
     # printed numbers, which are no results; what draws them is drawn by published/figures.py
-    *("published_errors", "published_gains", "is_imagenet", "length_deltas", "optimizer_errors"),
+    *("shape_errors", "published_gains", "is_imagenet", "length_deltas", "optimizer_errors"),
     *("optimizer_gaps", "shares_within_4_points", "note", "draw_published_edf"),
     *("draw_published_training_length", "draw_published_optimizer_stability"),
     *("draw_published_seed_histogram", "draw_published_seed_sets", "draw_published_seed_curves"),
     *("draw_published_recipe_interaction", "draw_printed_pairs", "draw_printed_line"),
-    *("printed_note", "tau_in_words"),
+    *("printed_note", "tau_in_words", "seed_ranges", "draw_optimizers"),
 }
 
 

@@ -76,7 +76,7 @@ def test_numbers_of_an_arm_cover_the_truth_about_the_true_reference(n: int, k: i
     truth = {
         "within_near_pct": 100 * (delta <= 4).mean(),
         "within_1.5_times_pct": 100 * (delta <= REFERENCE / 2).mean(),
-        "area": edf.area(delta, 10.0),
+        "area": edf.area_scores(delta, 10.0).mean(),
         "ratio": math.exp(np.log1p(np.minimum(delta, 95) / REFERENCE).mean()),
     }
     shares = edf.share_at(delta, grid)
@@ -101,7 +101,7 @@ def test_areas_of_sobol_designs_cover_with_a_rare_bad_corner() -> None:
     the scrambles alone covers 80 to 86% there.
     """
     sims, held, spread_held = 300, 0, 0
-    truth = 0.95 * edf.area(np.linspace(0, 4, 100_001), 10.0)
+    truth = 0.95 * edf.area_scores(np.linspace(0, 4, 100_001), 10.0).mean()
     for seed in range(sims):
         u = np.concatenate(
             [

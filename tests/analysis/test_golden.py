@@ -127,7 +127,7 @@ def test_figures_need_no_table_beyond_those_of_the_report(slug: str, written: Wr
 STATS = (intervals, bands, betting, correction, correlation, images)
 ESTIMATES = [
     getattr(estimates, name)
-    for name in ("mean_interval", "value_interval", "sd_interval", "contrast", "difference")
+    for name in ("mean_interval", "value_interval", "sd_interval", "contrast")
 ]
 
 

@@ -33,7 +33,6 @@ from vitscale.cli.loading import StudyResults
 from vitscale.cli.script import main
 from vitscale.plan.study import Study, to_json
 from vitscale.record.look_ledger import (
-    NO_LOOKS,
     FinalSize,
     Ledger,
     Look,
@@ -279,7 +278,7 @@ def test_no_p_of_one_metric_serves_another() -> None:
     """Four metrics of the same rows, the first with an effect: at most 5% of studies claim one of
     the others."""
     study = of_size(4)
-    look, first = of_metric(study, "val_ema_error_pct", NO_LOOKS)
+    look, first = of_metric(study, "val_ema_error_pct", Ledger())
     assert first.corrected("area_p", [("a", "b")], [0.004]) == [0.004]
     ledger = Ledger((with_claims(look, first),))
     _, second = of_metric(study, "val_ema_loss", ledger)
@@ -292,7 +291,7 @@ def test_tests_that_a_report_of_the_same_rows_lacked_claim_nothing() -> None:
     study = of_size(4)
     p, claimed = np.random.default_rng(0).uniform(size=(2000, 6)), 0
     for of_pairs in p[:, :, None]:
-        ledger = NO_LOOKS
+        ledger = Ledger()
         for number, of_pair in enumerate(of_pairs):
             look, results = of_metric(study, study.metric, ledger)
             corrected = results.corrected("area_p", [("a", number)], of_pair)
@@ -306,7 +305,7 @@ def test_tests_that_a_report_of_the_same_rows_lacked_claim_nothing() -> None:
                 break
     assert claimed == (p[:, 0] < 0.05).sum() and abs(claimed / 2000 - 0.05) < limit(0.05, 2000)
     # the tests of the first report keep their p, whichever of them a later one has
-    look, results = of_metric(study, study.metric, NO_LOOKS)
+    look, results = of_metric(study, study.metric, Ledger())
     both = results.corrected("area_p", [("a", 0), ("a", 1)], [0.02, 0.03])
     _, again = of_metric(study, study.metric, Ledger((with_claims(look, results),)))
     assert again.corrected("area_p", [("a", 1)], [0.03]) == both[1] == 0.04
@@ -386,8 +385,8 @@ def test_information_is_that_of_the_pair(
 
 def test_the_runs_of_a_look_are_those_of_the_pair_with_fewest() -> None:
     size = {"a": 20, "b": 20, "c": 20}
-    assert place(NO_LOOKS, Look("x", {"a": 20, "b": 20, "c": 5}, size, {"p": 1})).n == 8
-    assert place(NO_LOOKS, Look("x", {"a": 7, "b": 7, "c": 0}, size, {"p": 1})).n == 7
+    assert place(Ledger(), Look("x", {"a": 20, "b": 20, "c": 5}, size, {"p": 1})).n == 8
+    assert place(Ledger(), Look("x", {"a": 7, "b": 7, "c": 0}, size, {"p": 1})).n == 7
 
 
 def test_looks_without_runs_of_an_arm_spend_nothing() -> None:

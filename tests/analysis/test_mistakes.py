@@ -18,7 +18,7 @@ from support import known
 from support.final_weights import TINY, train_all
 from support.seed_outcomes import make_study, make_tables
 
-from vitscale.analysis.questions import mistakes
+from vitscale.analysis.questions import agreement, mistakes
 from vitscale.analysis.report.draw import draw
 from vitscale.analysis.report.report import caveats, headline, write_report
 from vitscale.analysis.report.save import as_files
@@ -204,7 +204,7 @@ def test_tables_use_the_bits_of_the_metrics_weights_and_count_what_has_none(tmp_
     assert (row["n"], row["seeds_without_bits"], row["images"]) == (6, 5, 90)
     assert row["mean"] == pytest.approx(100 * stacked.mean())
     assert row["sd"] == pytest.approx(100 * stacked.mean(1).std(ddof=1))
-    (pair,) = results.once(mistakes.agreement).to_dict("records")
+    (pair,) = results.once(agreement.agreement).to_dict("records")
     assert pair["agreement_pct"] == pytest.approx(100 * images.agreement(stacked).share[0])
     said = " ".join(headline(results))
     assert "were not kept, as in older versions: 5 of a; they are in no number" in said
@@ -216,7 +216,7 @@ def test_tables_use_the_bits_of_the_metrics_weights_and_count_what_has_none(tmp_
     assert "Those of seed_spread and agreement generalize to other images" in caution
     write_report(results, Workdir(tmp_path), {})
     written = pd.read_parquet(tmp_path / "agreement.parquet")
-    pd.testing.assert_frame_equal(written, results.once(mistakes.agreement), check_dtype=False)
+    pd.testing.assert_frame_equal(written, results.once(agreement.agreement), check_dtype=False)
 
 
 def test_equal_seeds_have_no_share_of_a_variance() -> None:
@@ -239,7 +239,7 @@ def test_arms_are_compared_with_themselves_and_with_those_of_their_panel() -> No
     ]
     study = make_study(trials=tuple(trials), panels={"left": ("a", "b"), "right": ("c",)})
     table = Results(study, make_tables(study)[0], misclassified=reader(study, range(0)))
-    found = table.once(mistakes.agreement)
+    found = table.once(agreement.agreement)
     assert list(zip(found["a"], found["b"], strict=True)) == [
         *(("a", "a"), ("b", "b"), ("c", "c"), ("a", "b")),
     ]
@@ -267,7 +267,7 @@ def test_bits_are_read_once_and_only_if_a_table_asks() -> None:
     results = Results(study, outcomes, rows, misclassified=lambda i: (asked.append(i), read(i))[1])
     headline(results)
     assert asked == []
-    results.once(mistakes.seed_spread), results.once(mistakes.agreement)
+    results.once(mistakes.seed_spread), results.once(agreement.agreement)
     assert sorted(asked) == sorted(t.config.id for t in study.trials if t.point is not None)
 
 
@@ -276,7 +276,7 @@ def test_a_study_of_another_metric_says_why_its_tables_are_empty() -> None:
     outcomes, rows = make_tables(make_study(3, more=""))
     outcomes["val_ema_top5_error_pct"] = outcomes["value"]
     results = Results(study, outcomes, rows, misclassified=reader(study, range(0)))
-    assert results.once(mistakes.seed_spread).empty and results.once(mistakes.agreement).empty
+    assert results.once(mistakes.seed_spread).empty and results.once(agreement.agreement).empty
     assert "and this study is about the top-5 error" in " ".join(headline(results))
     assert len(known.FIGURES["agreement"](results).axes) == 2
 

@@ -23,6 +23,7 @@ from optuna.distributions import (
 )
 from optuna.trial import TrialState
 from support import known
+from support.refusals import refusing
 
 from vitscale.analysis import kinds, side_by_side
 from vitscale.analysis.report import report
@@ -231,7 +232,7 @@ def test_diverged_and_failed_trainings_are_values_of_100() -> None:
 
 def test_a_finished_training_without_an_error_is_refused() -> None:
     study = make_study({"A": [{"lr": 3e-3, "wd": 0.1}]})
-    with pytest.raises(ValueError, match="must have a finite error, but got"):
+    with refusing("trial_id="):
         search.points(Results(study, make_outcomes(study, lambda _: np.nan)))
 
 
@@ -503,9 +504,9 @@ OTHERS = [
 def test_no_figure_or_table_of_a_distribution_takes_a_search(kind: str, name: str) -> None:
     """All that is registered, now and later, but what is made for a search."""
     study = from_json({**to_json(random_search(num=2)), kind: [name]})
-    with pytest.raises(ValueError, match="points are biased toward low values") as refusal:
+    with refusing(f"({name})") as refusal:
         report.check(study)
-    assert name in str(refusal.value) and "\n" not in str(refusal.value)
+    assert "\n" not in str(refusal.value)
 
 
 def test_refused_are_pairs_of_a_search_and_figures_of_a_search_for_others() -> None:
@@ -513,11 +514,9 @@ def test_refused_are_pairs_of_a_search_and_figures_of_a_search_for_others() -> N
     kinds.check(study)
     with pytest.raises(ValueError, match=r"no pairs .*pairs=.*A"):
         check_use(from_json({**to_json(study), "pairs": [["A", "B"]]}))
-    with pytest.raises(ValueError, match="of kind distribution must be among"):
+    with refusing("search_history"):
         kinds.check(from_json({**to_json(study), "kind": "distribution", "search": None}))
-    with pytest.raises(
-        ValueError, match="exactly the studies of kind search must have a SearchInfo"
-    ):
+    with refusing("kind='search', search=None"):
         from_json({**to_json(study), "search": None})
 
 
@@ -525,5 +524,5 @@ def test_arms_of_a_search_are_not_compared_as_distributions() -> None:
     study = random_search(num=2, arms="AB")
     outcomes = make_outcomes(study)
     sides = [side_by_side.Side(study, outcomes, arm) for arm in "AB"]
-    with pytest.raises(ValueError, match="must not be of a search"):
+    with refusing("made-demo:A"):
         side_by_side.side_by_side(*sides)

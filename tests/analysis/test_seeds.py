@@ -14,7 +14,7 @@ from support.seed_outcomes import EPOCHS, make_study, make_tables
 
 from vitscale.analysis.published import tables as published
 from vitscale.analysis.questions import seed_bins as bins
-from vitscale.analysis.questions import seed_epochs, seed_power, seeds
+from vitscale.analysis.questions import seed_epochs, seed_power, seed_sets, seeds
 from vitscale.analysis.report import text
 from vitscale.analysis.report.report import headline, write_report
 from vitscale.analysis.results import Results
@@ -229,7 +229,7 @@ def test_seed_epochs_follow_the_draws_and_rank_them_against_their_end():
 def test_seed_correlation_pairs_the_two_sets_by_seed():
     study = make_study()
     outcomes, _ = make_tables(study, {3: "diverged"})
-    (row,) = seeds.seed_correlation(Results(study, outcomes)).to_dict("records")
+    (row,) = seed_sets.seed_correlation(Results(study, outcomes)).to_dict("records")
     draws = outcomes[outcomes["point"].notna() & (outcomes["status"] == "finished")]
     val, test = draws["val_ema_error_pct"], draws["test_ema_error_pct"]
     assert (row["n"], row["pearson"]) == (29, pytest.approx(val.corr(test)))

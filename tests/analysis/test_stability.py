@@ -20,6 +20,7 @@ from support import known
 from vitscale.analysis import estimates
 from vitscale.analysis.published import tables as published
 from vitscale.analysis.questions import optimizer_gap as gap
+from vitscale.analysis.questions import optimizer_gap_copied as gap_copied
 from vitscale.analysis.questions import recipes, sets, stability
 from vitscale.analysis.questions import training_length as length
 from vitscale.analysis.report.report import caveats, headline, summary, write_report
@@ -248,7 +249,7 @@ def test_an_arm_that_always_diverges_is_shown_to_be_worse_though_it_has_no_mean(
 def test_copied_errors_have_a_gap_without_interval_and_p():
     study = make_study(4, models=("P",))
     outcomes = make_outcomes(study, drawn(), {("P sgd 16", seed): "diverged" for seed in range(4)})
-    row = gap.optimizer_gap_copied(Results(study, outcomes)).iloc[2]
+    row = gap_copied.optimizer_gap_copied(Results(study, outcomes)).iloc[2]
     assert row["copied"] == "sgd from 8 epochs" and np.isfinite(row["gap"])
     assert row[["gap_low", "gap_high", "gap_p", "gap_p_holm"]].isna().all()
     assert row["gap_method"] == "copied from shorter runs: no interval"
@@ -307,7 +308,7 @@ def test_a_cell_that_diverged_has_no_gap_unless_the_papers_rule_is_asked_for():
     )
     shown, copied = (
         gap.optimizer_gap(Results(study, outcomes)),
-        gap.optimizer_gap_copied(Results(study, outcomes)),
+        gap_copied.optimizer_gap_copied(Results(study, outcomes)),
     )
     assert shown["gap"].isna().tolist() == [False, False, True, False, False, False]
     assert shown["gap_method"][2] == "P sgd 16: n=0, 2 diverged"
@@ -323,7 +324,7 @@ def test_the_papers_rule_copies_no_longer_schedule_and_no_failed_or_unfinished_c
         status["P sgd 8", 0] = "diverged"
         groups = stability.cells(Results(study, make_outcomes(study, drawn(), status)))
         for epochs in (4, 8, 16):
-            assert gap.copied_from(groups, ("P", "sgd", epochs)) == ("P", "sgd", epochs)
+            assert gap_copied.copied_from(groups, ("P", "sgd", epochs)) == ("P", "sgd", epochs)
 
 
 def test_single_runs_give_gaps_without_intervals_or_p():

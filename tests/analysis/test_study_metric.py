@@ -22,7 +22,7 @@ from vitscale.analysis.kinds import KINDS
 from vitscale.analysis.report.report import summary, write_report
 from vitscale.analysis.results import Results
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.metrics import METRICS, QUANTITIES, columns_of
+from vitscale.plan.metrics import METRICS, columns_of
 from vitscale.plan.plan_warnings import plan_warnings
 from vitscale.plan.study import Study
 from vitscale.plan.trial import Arm, Trial
@@ -204,9 +204,9 @@ def test_trials_of_an_older_version_are_refused_in_one_line_and_stay(
     assert {o.status for o in read_trials(about_loss, store).values()} == {Status.FINISHED}
 
 
-@pytest.mark.parametrize("name", QUANTITIES)
+@pytest.mark.parametrize("name", METRICS)
 def test_every_column_has_a_metric_of_its_own(name: str) -> None:
-    """A quantity that the trainer reports and METRICS lacks has no row: QUANTITIES are its names.
+    """A quantity that the trainer reports and METRICS lacks has no row.
     So what must be said of each is asked here."""
     metric = METRICS[name]
     low, high = metric.bounds

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import ROOT, empty_database, wait_for
+from support.refusals import refusing
 
 import vitscale
 from vitscale import Search, Study, TrainConfig, grid, run, trials
@@ -177,7 +178,7 @@ def test_bad_options_are_refused_in_one_line_and_nothing_is_made(
 def test_what_is_no_study_is_refused() -> None:
     with pytest.raises(ValueError, match=r"run must get a Study, .*but got \(3\)"):
         run(3)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="must return a Study or a Search, but got"):
+    with refusing("(3)"):
         run(lambda: 3)  # type: ignore[arg-type,return-value]
 
 

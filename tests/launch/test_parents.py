@@ -13,6 +13,7 @@ import pytest
 import scipy.stats
 import torch
 from conftest import ROOT, Script, kill_family, load_script, wait_for
+from support.refusals import refusing
 from support.trainings import assert_same, final_tensors, timeless
 
 from vitscale.analysis import power
@@ -162,7 +163,7 @@ def test_a_child_that_is_killed_at_any_step_is_the_same(parent: Path, tmp_path: 
     gone = tmp_path / "gone"
     gone.mkdir()
     assert timeless(list(train(config, folder, parent=gone))) == timeless(rows)
-    with pytest.raises(Damaged, match="a parent must have its final weights, but got none"):
+    with refusing(gone, error=Damaged):
         list(train(config, tmp_path / "new", parent=gone))
 
 
@@ -173,7 +174,7 @@ def every_step_of(config: TrainConfig, folder: Path, parent: Path) -> Any:
 def test_damaged_weights_are_one_line(parent: Path, tmp_path: Path) -> None:
     (path,) = parent.glob("weights-*")
     (tmp_path / path.name).write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(Damaged, match=r"must be whole, but got some that are damaged \("):
+    with refusing(tmp_path / path.name, error=Damaged):
         list(train(OF_PARENT, tmp_path / "child", parent=tmp_path))
     assert [p.name for p in tmp_path.glob("*weights-*")] == [f"damaged-{path.name}"]
 
@@ -243,7 +244,7 @@ def test_a_student_that_is_killed_at_any_step_is_the_same(teacher: Path, tmp_pat
         next(training, None)
         training.close()
     assert_same(folder, list(train(config, folder, checkpoint_every_s=0.0, **taught)), whole)
-    with pytest.raises(Damaged, match="a parent must have its final weights, but got none"):
+    with refusing(tmp_path / "none", error=Damaged):
         list(train(config, tmp_path / "new", teacher=(TEACHER, tmp_path / "none")))
 
 
@@ -466,7 +467,7 @@ def test_a_trial_of_another_study_is_a_parent_if_it_kept_its_weights(
     if keeps is None:
         assert run(store, made, child).status is Status.FINISHED
         return
-    with pytest.raises(Damaged, match="must have its final weights, but got none"):
+    with refusing(child.init_from, error=Damaged):
         run(store, made, child)
     assert not store.is_done(child.id)
 

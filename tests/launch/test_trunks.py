@@ -108,7 +108,7 @@ def test_a_damaged_or_missing_state_is_one_line(tmp_path: Path) -> None:
     list(train(trunk, tmp_path / trunk.id, pins=(7,)))
     (path,) = (tmp_path / trunk.id).glob("pinned-*")
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(Damaged, match="must be whole, but got one that is damaged"):
+    with pytest.raises(Damaged, match=r"but got .*pinned-000000007-"):
         next(train(child, tmp_path / "child", trunk=tmp_path / trunk.id))
     assert (path.parent / f"damaged-{path.name}").exists() and not path.exists()
 

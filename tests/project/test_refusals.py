@@ -18,6 +18,7 @@ import pytest
 from conftest import ROOT, load_script
 from optuna.distributions import FloatDistribution
 from PIL import Image
+from support.refusals import refusing
 
 from vitscale.__main__ import main as vitscale_main
 from vitscale.analysis import kinds
@@ -452,10 +453,10 @@ def test_more_points_than_a_study_can_hold_are_not_drawn() -> None:
         with pytest.raises(ValueError, match=rf"at most {MAX_TRIALS} .* must hold, but got \("):
             make()
     for num in (None, "3", 2.5, True, 0, -1):
-        with pytest.raises(ValueError, match=r"num >= 1 must hold, but got"):
+        with refusing("num="):
             sample(SPACE, num=num)  # type: ignore[arg-type]
     for axis in (5, "abc", None):
-        with pytest.raises(ValueError, match="an axis of a grid must be a list of values, but got"):
+        with refusing("lr="):
             grid(lr=axis)  # type: ignore[arg-type]
 
 

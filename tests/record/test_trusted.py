@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.refusals import refusing
 
 from vitscale import TrainConfig
 from vitscale.plan import parts
@@ -37,7 +38,7 @@ def test_trust_is_asked_for_once_in_a_process_for_files_and_packages(
     with pytest.raises(ValueError) as refused:
         check_trusted(configs, (), store)
     assert f"--trust-parts {sha256} --trust-parts {PACKAGE}" in str(refused.value)
-    with pytest.raises(ValueError, match="must be trusted"):  # sixteen digits can collide
+    with refusing(sha256[:16], "--trust-parts " + sha256):  # sixteen digits can collide
         check_trusted([of_file], [sha256[:16]], store)
     with pytest.raises(ValueError, match=f"then give --trust-parts {PACKAGE}$"):
         check_trusted(configs, [sha256], store)
@@ -56,7 +57,7 @@ def test_what_a_user_has_run_is_not_asked_for_again(
     check_trusted(configs, (), store)
     monkeypatch.setattr(parts, "_trusted", set())
     monkeypatch.setenv("XDG_STATE_HOME", str(store.root) + "/elsewhere")  # another user
-    with pytest.raises(ValueError, match="must be trusted"):
+    with refusing(sha256, PACKAGE):
         check_trusted(configs, (), store)
 
 
@@ -66,8 +67,8 @@ def test_a_source_that_is_absent_or_changed_is_named(
     of_file, sha256 = of_a_stranger(store, monkeypatch)
     name = f"{sha256[:16]}.json"
     store.parts.remove(name)
-    with pytest.raises(ValueError, match="must have the source of a part"):
+    with refusing("none", name):
         check_trusted([of_file], [sha256], store)
     store.parts.create(name, b"{}")
-    with pytest.raises(ValueError, match="as it was written"):
+    with refusing(f"{name}: ", sha256[:16]):
         check_trusted([of_file], [sha256], store)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from vitscale.analysis.questions import seeds
+from vitscale.catalog.datasets import DATASETS
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.study import Study
 from vitscale.plan.trial import Trial
@@ -59,7 +59,7 @@ def make_tables(
             "status": state,
             "commit": "abc",
         }
-        images = {name: seeds.NUM_IMAGES["digits"][name] for name in trial.config.evals}
+        images = {name: DATASETS["digits"].evals[name] for name in trial.config.evals}
         curves = {
             f"{name}_ema_error_pct": 100
             * np.round(num * (0.05 + 0.5 / np.arange(1, EPOCHS + 1) + rng.normal(0, 0.01, EPOCHS)))

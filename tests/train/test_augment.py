@@ -14,6 +14,7 @@ import scipy.ndimage
 import scipy.stats
 import torch
 from PIL import Image
+from support.at_once import apply, augment, crop_pixels, erase
 from timm.data import auto_augment as timm_ops
 from timm.data.mixup import Mixup
 from torch import Tensor
@@ -30,18 +31,15 @@ from vitscale.plan.config import TrainConfig
 from vitscale.plan.fields import choices
 from vitscale.train import pixel_ops, policies
 from vitscale.train.augment import (
-    augment,
     crop_boxes,
     crop_encoded,
     crop_for_eval,
-    crop_pixels,
-    erase,
     eval_side,
     mix,
 )
 from vitscale.train.packed_copy import PackedCopy
 from vitscale.train.parallel import cut
-from vitscale.train.pixel_ops import GROUP_OF, Warp, apply, plan
+from vitscale.train.pixel_ops import GROUP_OF, Warp, plan
 
 torch.set_num_threads(1)
 

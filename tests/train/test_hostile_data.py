@@ -27,6 +27,7 @@ from support.image_sets import (
     write_folders,
     write_pickles,
 )
+from support.refusals import refusing
 
 from vitscale.__main__ import main
 from vitscale.train.prepare import Request, prepare
@@ -107,7 +108,7 @@ def test_a_pickle_of_a_dataset_runs_no_code(
     assert (
         f"a CIFAR file must hold numpy arrays alone, but got ({folder / 'data_batch_1'}: " in line
     )
-    with pytest.raises(ValueError, match="numpy arrays alone"):
+    with refusing("cifar-10-batches-py/data_batch_1: "):
         load_split(config_of("scratch"), "train", tmp_path)
     assert not proof.exists()
 
@@ -218,7 +219,7 @@ def test_an_image_of_many_pixels_is_refused_by_its_header(
         load_split(config_of("tiny"), "train", tmp_path)[0]
     before = Image.MAX_IMAGE_PIXELS
     # within the limit it is read, and found to be cut
-    with pytest.raises(ValueError, match="an image must be whole"):
+    with refusing("tiny/train/c0/00.png: "):
         decode_image(header_of_png(10_000, 10_000), path, 3)
     assert before == Image.MAX_IMAGE_PIXELS
 
@@ -253,7 +254,7 @@ def test_a_link_out_of_a_dataset_is_refused_unless_it_is_followed(
     path.symlink_to(other)
     line = refused("prepare", source, tmp_path / "made", "--size", "8")
     assert f"a link must stay within its dataset, but got ({path}: {other})" in line
-    with pytest.raises(ValueError, match="a link must stay within its dataset"):
+    with refusing(f"{path}: {other}"):
         load_split(config_of("tiny"), "train", tmp_path)[0]
     request = Request(str(source), tmp_path / "skipped", 8, skip_unreadable=True)
     (skipped,) = read_manifest(prepare(request))["splits"]["train"]["skipped"]
@@ -283,7 +284,7 @@ def test_a_class_folder_that_leads_elsewhere_is_refused_before_it_is_listed(
         f"a link must stay within its dataset, but got ({source}/train/c0: {tmp_path}/elsewhere)"
         in line
     )
-    with pytest.raises(ValueError, match="a link must stay within its dataset"):
+    with refusing(f"{source}/train/c0: {tmp_path}/elsewhere"):
         load_split(config_of("tiny"), "train", tmp_path)
     folder = prepare(Request(str(source), tmp_path / "followed", 8, follow_symlinks=True))
     assert read_manifest(folder)["splits"]["train"]["num_images"] == 20

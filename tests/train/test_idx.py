@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.refusals import refusing
 
 from vitscale.plan import data
 from vitscale.plan.config import TrainConfig
@@ -138,7 +139,7 @@ def test_a_damaged_gzip_file_is_named_in_one_line(tmp_path: Path, change: str) -
     flipped = content[:middle] + bytes([content[middle] ^ 0xFF]) + content[middle + 1 :]
     plain = idx(arrays[TRAIN_IMAGES])
     path.write_bytes({"cut": content[:middle], "flipped": flipped, "plain": plain}[change])
-    with pytest.raises(ValueError, match="an IDX file must be whole, but got") as error:
+    with refusing("small/train-images-idx3-ubyte.gz: ") as error:
         load_split(config(), "train", tmp_path)
     assert str(path) in str(error.value) and "\n" not in str(error.value)
 
@@ -176,7 +177,7 @@ def test_files_that_are_nowhere_are_said_with_the_command_that_gets_them(
         with pytest.raises(ValueError, match="`apt-get install -y dataset-fashion-mnist`") as error:
             check_readable("fashion_mnist", root)
         assert "\n" not in str(error.value) and str(tmp_path / "none") in str(error.value)
-    with pytest.raises(ValueError, match="the data root must be a folder"):
+    with refusing("nowhere"):
         check_readable("fashion_mnist", str(tmp_path / "nowhere"))
     write_idx(tmp_path / "FashionMNIST" / "raw")
     check_readable("fashion_mnist", str(tmp_path))

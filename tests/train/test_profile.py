@@ -21,6 +21,7 @@ import torch
 from conftest import WITHOUT_PDF, Script
 from rich.console import Console
 from support.mlflow_runs import mlflow_statuses
+from support.refusals import refusing
 from support.scripts import plan, shortened
 from torch.nn.modules.module import register_module_forward_hook
 
@@ -247,9 +248,7 @@ def test_a_profile_gets_a_whole_device_and_refuses_less() -> None:
         (on_gpu, "device", "cpu"),
     ]
     for of, name, value in [*less, *other]:
-        with pytest.raises(
-            ValueError, match="must hold for a profile, which has a device to itself, but got"
-        ):
+        with refusing(f"{name}={value}"):
             resources_for(of, {name: value})
 
 
@@ -259,15 +258,11 @@ def test_profiles_do_not_start_beside_another_study(tmp_path: Path) -> None:
     check_alone(study(SMALL), store)
     with store.drive("other-demo"):
         check_alone(study(TrainConfig(), metric="val_ema_error_pct"), store)
-        with pytest.raises(
-            ValueError, match=r"no other study of the store must run beside profiles, but got"
-        ):
+        with refusing("running=['other-demo']"):
             check_alone(study(SMALL), store)
         other = to_json(replace(study(SMALL), name="other"))
         store.study("other-demo").write("plan.json", json.dumps(other).encode())
-        with pytest.raises(
-            ValueError, match=r"no other study of the store must run beside profiles, but got"
-        ):
+        with refusing("running=['other-demo']"):
             check_alone(study(TrainConfig(), metric="val_ema_error_pct"), store)
 
 

@@ -31,6 +31,7 @@ from support.image_sets import (
     write_folders,
     write_pickles,
 )
+from support.refusals import refusing
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
@@ -221,7 +222,7 @@ def test_torchvision_classes_in_memory_and_decoded(tmp_path: Path) -> None:
         torch.equal(images[4], decode_image(encode(arrays("val")[0][4], "JPEG"), "", 3))
         and len(images) == 10
     )
-    with pytest.raises(ValueError, match="torchvision:SVHN must be there"):
+    with refusing(tmp_path):
         load_split(config_of("torchvision:SVHN"), "train", tmp_path)
     with pytest.raises(
         ValueError, match=r"train or split must be named, but got \(torchvision:Nine\)"
@@ -522,7 +523,7 @@ def test_classes_of_shards_are_matched_by_name(tmp_path: Path) -> None:
 def test_shards_of_n_are_all_there_once(tmp_path: Path, names: list[str]) -> None:
     for name in names:
         colours(tmp_path / f"{name}.parquet", ["black", "white"])
-    with pytest.raises(ValueError, match="shards of train must be there once"):
+    with refusing(tmp_path, f"{len(names)} files"):
         open_folder(tmp_path, 1)
 
 
@@ -581,7 +582,7 @@ def test_names_of_classes_that_look_alike_are_told_apart(tmp_path: Path) -> None
     for split, name in (("train", "caf\u00e9"), ("val", "cafe\u0301")):
         (tmp_path / split / name).mkdir(parents=True)
         (tmp_path / split / name / "0.png").write_bytes(png(np.zeros((4, 4), np.uint8)))
-    with pytest.raises(ValueError, match="look alike and differ in Unicode normalization"):
+    with refusing(r"cafe\u0301", r"caf\xe9"):
         open_folder(tmp_path, 1).read("val")
 
 

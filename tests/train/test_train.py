@@ -16,12 +16,13 @@ import scipy.stats
 import torch
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
+from support.at_once import augment, crop_pixels
 from support.trainings import QUICK, TINY, rows_of
 from torch import Tensor, nn
 
 from search_spaces import demo
 from vitscale.plan.config import TrainConfig
-from vitscale.train.augment import augment, crop_pixels, mix
+from vitscale.train.augment import mix
 from vitscale.train.data import CROP, Batches, generator
 from vitscale.train.device import seed_everything
 from vitscale.train.loop import train

@@ -6,11 +6,10 @@ import pandas as pd
 
 from vitscale.analysis import estimates
 from vitscale.analysis.cells import cells
+from vitscale.analysis.columns import ends, named
 from vitscale.analysis.questions.seeds import draws_of
 from vitscale.analysis.results import STATUSES, Results
 from vitscale.plan.metrics import Metric
-
-ENDS = ("mean", "mean_low", "mean_high")
 
 
 def arm_means(results: Results) -> pd.DataFrame:
@@ -27,8 +26,7 @@ def arm_means(results: Results) -> pd.DataFrame:
     for arm, cell in of_arms.items():
         row = {"arm": arm, **({"lr": cell.lr} if chosen else {})}
         if cell.chooses:
-            ends = dict(zip(ENDS, cell.interval("value", metric), strict=True))
-            row |= {**_row(cell.runs, metric), **ends}
+            row |= _row(cell.runs, metric) | named("mean", cell.interval("value", metric))
         else:
             row |= _row(draws_of(results.trials, arm), metric)
         rows.append(row)
@@ -45,22 +43,15 @@ def means_by_set(results: Results) -> pd.DataFrame:
         for name, column in estimates.evaluations(results.study).items():
             mean = cell.interval(column, results.metric)
             rows.append((arm, name, *mean, ended["finished"], ended["diverged"]))
-    columns = ["arm", "evaluation", "mean", "mean_low", "mean_high", "n", "diverged"]
+    columns = ["arm", "evaluation", *ends("mean"), "n", "diverged"]
     return pd.DataFrame(rows, columns=columns)
 
 
 def _row(runs: pd.DataFrame, metric: Metric) -> dict[str, float]:
     values, num_by_status = estimates.errors(runs), estimates.counts(runs)
-    row: dict[str, float] = {
+    return {
         "n": len(values),
         **{status: num_by_status[status] for status in STATUSES[1:]},
+        **named("mean", estimates.value_interval(values, metric)),
+        **named("sd", estimates.sd_interval(values)),
     }
-    for name, interval in (
-        ("mean", estimates.value_interval(values, metric)),
-        ("sd", estimates.sd_interval(values)),
-    ):
-        row |= {
-            f"{name}{end}": value
-            for end, value in zip(("", "_low", "_high"), interval, strict=True)
-        }
-    return row

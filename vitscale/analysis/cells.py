@@ -128,8 +128,8 @@ def runs_of(
         )
         finished = (runs["status"] == "finished").to_numpy()
         for which, name in enumerate(columns):
-            known = runs[name].to_numpy(dtype=float) if name in runs else np.nan
-            values[which][at] = np.where(finished, known, np.nan)
+            numbers = runs[name].to_numpy(dtype=float) if name in runs else np.nan
+            values[which][at] = np.where(finished, numbers, np.nan)
         if np.isnan(values[0][at][finished]).any():
             raise ValueError(
                 "a finished run must have the metric that chooses its lr, but got none "

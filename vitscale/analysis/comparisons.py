@@ -18,6 +18,7 @@ import pandas as pd
 
 from vitscale.analysis import divergence, estimates
 from vitscale.analysis.cells import Cell, cells
+from vitscale.analysis.columns import interval_of, named
 from vitscale.analysis.estimates import Contrast, contrast
 from vitscale.analysis.report.text import p_value
 from vitscale.analysis.results import Results
@@ -128,7 +129,12 @@ def _values(runs: Sequence[pd.DataFrame], columns: Sequence[str]) -> list[np.nda
 def difference(
     runs: Sequence[pd.DataFrame], comparison: Comparison, values: Sequence[np.ndarray]
 ) -> Contrast:
-    """The weighted sum of the means of each arm's values.
+    """The weighted sum of the means of each arm's values, by Welch's t, also of shared seeds.
+
+    A seed gives two arms the same order of samples, and the same initial weights if they are of one
+    model. Pairs have half the degrees of freedom: where that correlates nothing their interval is
+    wider by 24% at 3 seeds and by 12% at 5, and they lose both runs of a seed that diverged in one.
+    Where it correlates, Welch's interval is too wide and holds its level.
 
     Without a run that finished in each arm, the method says how those of the others ended.
     """
@@ -188,12 +194,12 @@ def _cells_of(row: Row, layout: Layout) -> dict[str, object]:
     sizes = [len(estimates.finished(of)) for of in row.runs]
     if layout.suffixes:
         lost = [estimates.counts(cell.runs)["diverged"] for cell in row.cells]
-        named: dict[str, Sequence[object]] = {"n": sizes, "diverged": lost}
+        numbers: dict[str, Sequence[object]] = {"n": sizes, "diverged": lost}
         if layout.has_lr:
-            named = {"lr": [cell.lr for cell in row.cells], **named}
+            numbers = {"lr": [cell.lr for cell in row.cells], **numbers}
         counts = {
-            f"{what}{end}": numbers[i] if numbers else None
-            for what, numbers in named.items()
+            f"{what}{end}": of_arms[i] if of_arms else None
+            for what, of_arms in numbers.items()
             for i, end in enumerate(layout.suffixes)
         }
     else:
@@ -208,9 +214,7 @@ def _cells_of(row: Row, layout: Layout) -> dict[str, object]:
     method = "method" if layout.evaluation != "none" else f"{value}_method"
     return {
         **counts,
-        value: result.estimate,
-        f"{value}_low": result.low,
-        f"{value}_high": result.high,
+        **named(value, (result.estimate, result.low, result.high)),
         f"{value}_p": result.p,
         **({"df": result.df} if layout.has_df else {}),
         method: result.method,
@@ -287,16 +291,13 @@ def factorial_means(results: Results) -> pd.DataFrame:
     study, by_arm = results.study, results.once(cells)
     rows = []
     for key, arm in factorial(study).items():
-        mean, low, high = by_arm[arm].interval("value", results.metric)
         counts = estimates.counts(by_arm[arm].runs)
         rows.append(
             {
                 **dict(zip(varied(study), key, strict=True)),
                 "n": counts["finished"],
                 "diverged": counts["diverged"],
-                "mean": mean,
-                "mean_low": low,
-                "mean_high": high,
+                **named("mean", by_arm[arm].interval("value", results.metric)),
             }
         )
     return pd.DataFrame(rows)
@@ -333,7 +334,7 @@ def verdicts(results: Results, table: pd.DataFrame, what: str) -> list[str]:
 
 def estimate(row: pd.Series, name: str, metric: Metric, sign: str = "") -> str:
     """A difference and its interval, in the unit of differences, which the text does not name."""
-    point, low, high = (row[f"{name}{end}"] for end in ("", "_low", "_high"))
+    point, low, high = interval_of(row, name)
     if pd.isna(point):
         return f"none ({row.get(f'{name}_method', row.get('method'))})"
     ends = f"[{metric.number(low)}, {metric.number(high)}]" if pd.notna(low) else "(no interval)"

@@ -47,10 +47,10 @@ def endings(a: pd.DataFrame, b: pd.DataFrame, column: str = "value") -> Endings:
 
 def _errors(runs: pd.DataFrame, column: str) -> np.ndarray:
     """(n,) errors of the runs with an outcome, infinite for one that did not finish."""
-    known = runs[runs["status"] != "missing"]
-    if not (known["status"] == "finished").any():
-        return np.full(len(known), np.inf)
-    return known[column].astype(float).where(known["status"] == "finished", np.inf).to_numpy()
+    ended = runs[runs["status"] != "missing"]
+    if not (ended["status"] == "finished").any():
+        return np.full(len(ended), np.inf)
+    return ended[column].astype(float).where(ended["status"] == "finished", np.inf).to_numpy()
 
 
 def _rank_p(a: np.ndarray, b: np.ndarray) -> float:

@@ -241,22 +241,3 @@ def _known(estimate: float, parts: np.ndarray, confidence: float) -> Contrast:
         np.inf,
         "normal, spread from elsewhere",
     )
-
-
-def difference(
-    a: pd.DataFrame, b: pd.DataFrame, column: str = "value", confidence: float = 0.95
-) -> Contrast:
-    """Mean of the metric of a minus that of b over the runs that finished, by Welch's t, also where
-    the arms share their seeds.
-
-    A seed gives two arms the same order of samples, and the same initial weights if they are of one
-    model. Pairs have half the degrees of freedom: where that correlates nothing their interval is
-    wider by 24% at 3 seeds and by 12% at 5, and they lose both runs of a seed that diverged in one.
-    Where it correlates, Welch's interval is too wide and holds its level.
-    """
-    return contrast([errors(a, column), errors(b, column)], [1.0, -1.0], confidence=confidence)
-
-
-def sizes(a: pd.DataFrame, b: pd.DataFrame, column: str = "value") -> tuple[int, int]:
-    """Runs of each that `difference` rests on: those that finished."""
-    return len(errors(a, column)), len(errors(b, column))

@@ -160,12 +160,12 @@ def mixed_hardware(results: Results) -> list[str]:
         return []  # profiles name their hardware, by which they are compared
     pairs = zip(trials["machine"].fillna(""), trials["device"].fillna(""), strict=True)
     kinds = pd.Series([hardware(*pair) for pair in pairs], index=trials.index)
-    known = kinds[kinds != ""]
-    if known.nunique() < 2:
+    named = kinds[kinds != ""]
+    if named.nunique() < 2:
         return []
-    where = [(arm, known[trials["arm"] == arm]) for arm in results.study.arms]
+    where = [(arm, named[trials["arm"] == arm]) for arm in results.study.arms]
     if len(where) > MAX_ARMS:
-        where = [("all arms", known)]
+        where = [("all arms", named)]
     counts = "; ".join(f"{arm}: {_by_kind(of_arm)}" for arm, of_arm in where if len(of_arm))
     gpus = trials["device"].fillna("").str.startswith("cuda").any()
     return [
@@ -180,10 +180,10 @@ def _by_kind(kinds: pd.Series) -> str:
 
 
 def _provenance(outcomes: pd.DataFrame, column: str, title: str) -> str:
-    known = outcomes[column].dropna() if column in outcomes else pd.Series(dtype=str)
-    values = sorted({str(value) for value in known} - {""})
+    texts = outcomes[column].dropna() if column in outcomes else pd.Series(dtype=str)
+    values = sorted({str(value) for value in texts} - {""})
     if column == "commit" and len(values) > 1:  # by how many trials each is what a reader asks
-        return f"{title}: {counted(str(value) for value in known if value)}."
+        return f"{title}: {counted(str(value) for value in texts if value)}."
     return f"{title}: {'; '.join(values) or 'not recorded'}."
 
 

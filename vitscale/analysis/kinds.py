@@ -89,13 +89,13 @@ def check(study: Study) -> None:
     For use before training: nothing is computed.
     """
     kind = kind_of(study)
-    for what, names, known in (
+    for what, names, allowed in (
         ("figures", study.figures, kind.figures),
         ("tables", study.tables, kind.tables),
     ):
-        unknown = [name for name in names if name not in known]
+        unknown = [name for name in names if name not in allowed]
         if unknown:
-            law = f"{what} of a study of kind {kind.name} must be among ({', '.join(known)})"
+            law = f"{what} of a study of kind {kind.name} must be among ({', '.join(allowed)})"
             because = f": {kind.because}" if kind.because else ""
             raise ValueError(f"{law}{because}, but got ({', '.join(unknown)})")
     kind.check(study)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import scipy
-from scipy.special import betaincinv, nctdtr, ndtr, stdtrit
+from scipy.special import betaincinv, ndtr, stdtrit
 
 from vitscale.analysis.questions.seed_precision import of_seeds
 from vitscale.analysis.scaling.precision import of_laws
@@ -42,23 +42,6 @@ def sentences(study: Study) -> list[str]:
     own = [line for name, say in SENTENCES.items() if name in study.tables for line in say(study)]
     compared = (_of_comparisons(study, name) for name in COMPARED if name in study.tables)
     return [*own, *itertools.chain.from_iterable(compared)]
-
-
-def smallest_difference(
-    error: float, df: float, alpha: float = ALPHA, power: float = POWER
-) -> float:
-    """True difference that a two-sided t test with this error and df detects with this power."""
-    limit = float(stdtrit(df, 1 - alpha / 2))
-
-    def missing(shift: float) -> float:
-        below = float(nctdtr(df, shift, -limit))  # scipy gives NaN far out, where it is 0
-        above = 1 - float(nctdtr(df, shift, limit))
-        return above + (0.0 if math.isnan(below) else below) - power
-
-    high = 1.0
-    while missing(high) < 0:
-        high *= 2
-    return error * float(scipy.optimize.brentq(missing, 0.0, high))
 
 
 @functools.lru_cache

@@ -9,6 +9,7 @@ import pandas as pd
 
 from vitscale.analysis import estimates, registry
 from vitscale.analysis.arm_means import arm_means
+from vitscale.analysis.columns import interval_of
 from vitscale.analysis.distribution.population import (
     Population,
     counts_of,
@@ -22,9 +23,6 @@ from vitscale.analysis.results import STATUSES, Results
 from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
 
-MAX_PANELS = 6  # with a sentence of their own; more are told by their extremes
-ALPHA = 0.05
-OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW"}
 OVER_IMAGES = ("seed_spread", "agreement")  # tables with intervals over images as well
 BIASED = "Diverged trials end sooner than others, so shares of an unfinished study are biased."
 
@@ -42,14 +40,14 @@ def _mean_sentences(results: Results) -> list[str]:
 
 
 def _mean_sentence(row: pd.Series, metric: Metric) -> str:
-    mean, low, high = (row[f"mean{end}"] for end in ("", "_low", "_high"))
+    mean, low, high = interval_of(row, "mean")
     ended = estimates.describe_counts({STATUSES[0]: row["n"], **row[list(STATUSES[1:])]})
     if np.isnan(mean):
         return f"{row['arm']}: no run finished ({ended})."
     ends = ", ".join(metric.number(end, 2) for end in (low, high))
     ends = "no interval" if np.isnan(low) else f"[{ends}]"
-    found = f"mean {metric.label} {metric.text(mean, 2)}"
-    return f"{row['arm']}: {found} ({ends}, {ended})."
+    text = f"mean {metric.label} {metric.text(mean, 2)}"
+    return f"{row['arm']}: {text} ({ends}, {ended})."
 
 
 def progress_of_runs(outcomes: pd.DataFrame) -> str:

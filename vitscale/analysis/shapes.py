@@ -15,14 +15,14 @@ from vitscale.analysis import estimates, kind, registry
 from vitscale.analysis import repeats as repeat_words
 from vitscale.analysis.cells import Cell, cells
 from vitscale.analysis.kind import Kind, Summary
-from vitscale.analysis.questions.shapes import lr_sweep, reported
+from vitscale.analysis.questions.lr_sweep import lr_sweep
+from vitscale.analysis.questions.shapes import reported
 from vitscale.analysis.report.layout import metric_label
 from vitscale.analysis.report.text import either
 from vitscale.analysis.results import STATUSES, Results
 from vitscale.plan.comparisons import CHOOSES
 from vitscale.plan.study import Study
 
-ALPHA = 0.05
 MAX_NAMES = 6  # of shapes in a sentence
 Of = TypeVar("Of", Results, Study)
 Value = TypeVar("Value")

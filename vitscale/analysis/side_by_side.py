@@ -17,13 +17,14 @@ import numpy as np
 import pandas as pd
 
 from vitscale.analysis import estimates
+from vitscale.analysis.columns import interval_of, named
 from vitscale.analysis.distribution.population import scrambles
 from vitscale.analysis.estimates import Contrast
 from vitscale.analysis.kind import mixed_evaluations
 from vitscale.analysis.kinds import kind_of
 from vitscale.analysis.results import STATUSES
 from vitscale.analysis.stats.intervals import median_difference, median_interval, minus
-from vitscale.catalog.datasets import dataset_facts
+from vitscale.catalog.datasets import DATASETS, original
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.fields import DEFAULTS
 from vitscale.plan.metrics import Metric
@@ -53,7 +54,7 @@ class Side:
         return self.outcomes[(self.outcomes["arm"] == self.arm) & self.outcomes["point"].notna()]
 
     @property
-    def known(self) -> pd.DataFrame:
+    def ended(self) -> pd.DataFrame:
         """Rows of the draws with an outcome."""
         return self.draws[self.draws["status"] != "missing"]
 
@@ -110,7 +111,7 @@ def incomparable_reason(a: Side, b: Side) -> str:
             f"arms compared must be evaluated on the same images, but got ({a.name}: {shown[0]}; "
             f"{b.name}: {shown[1]}, split {a.configs[0].eval_split})"
         )
-    if mixed := mixed_evaluations(pd.concat([a.known, b.known])):
+    if mixed := mixed_evaluations(pd.concat([a.ended, b.ended])):
         return f"arms compared must be evaluated on the same images, but got ({mixed[0]})"
     return ""
 
@@ -125,7 +126,8 @@ def _evaluated_on(config: TrainConfig) -> tuple[object, ...]:
         if config.eval_split == "minival"
         else ()
     )
-    return dataset_facts(config.dataset) or config.dataset, config.eval_split, *carved
+    dataset = original(config.dataset)
+    return dataset if dataset in DATASETS else config.dataset, config.eval_split, *carved
 
 
 def side_by_side(a: Side, b: Side) -> dict[str, object]:
@@ -170,18 +172,18 @@ def _keys(draws: pd.DataFrame, fields: Sequence[str]) -> list[tuple[object, ...]
 
 def _paired(a: Side, b: Side, fields: list[str]) -> dict[str, object]:
     """Differences between partners that both have an outcome; for the mean, that both finished."""
-    partner = {key: i for i, key in enumerate(_keys(b.known, fields))}
-    keys = _keys(a.known, fields)
+    partner = {key: i for i, key in enumerate(_keys(b.ended, fields))}
+    keys = _keys(a.ended, fields)
     in_a = [i for i, key in enumerate(keys) if key in partner]
-    first, second = a.known.iloc[in_a], b.known.iloc[[partner[keys[i]] for i in in_a]]
+    first, second = a.ended.iloc[in_a], b.ended.iloc[[partner[keys[i]] for i in in_a]]
     difference = minus(_errors(first), _errors(second))
     both = (first["status"].to_numpy() == "finished") & (second["status"].to_numpy() == "finished")
     group = _scrambles(a, first)
     mean = estimates.contrast([difference[both]], [1.0])
     mean = mean if _are_repeats(a) and _are_repeats(b) else _without_interval(mean)
     return {
-        **_named("median", _median(difference, group, a.study.column.metric.differences)),
-        **_named("mean", (mean.estimate, mean.low, mean.high)),
+        **named("median", _median(difference, group, a.study.column.metric.differences)),
+        **named("mean", (mean.estimate, mean.low, mean.high)),
         "paired_by": fields,
         "num_pairs": len(difference),
         "num_finished_pairs": int(both.sum()),
@@ -194,17 +196,17 @@ def _unpaired(a: Side, b: Side) -> dict[str, object]:
     The intervals of the two medians are combined (Zou & Donner 2008); the interval of the
     difference of means is Welch's.
     """
-    groups = [_scrambles(side, side.known) for side in (a, b)]
+    groups = [_scrambles(side, side.ended) for side in (a, b)]
     metric = a.study.column.metric
     first, second = (
-        _median(_errors(side.known), group, metric.bounds)
+        _median(_errors(side.ended), group, metric.bounds)
         for side, group in zip((a, b), groups, strict=True)
     )
     mean = estimates.contrast([estimates.errors(side.draws) for side in (a, b)], [1.0, -1.0])
     mean = mean if _are_repeats(a) and _are_repeats(b) else _without_interval(mean)
     return {
-        **_named("median", median_difference(first, second, metric.differences)),
-        **_named("mean", (mean.estimate, mean.low, mean.high)),
+        **named("median", median_difference(first, second, metric.differences)),
+        **named("mean", (mean.estimate, mean.low, mean.high)),
         "paired_by": None,
         "num_pairs": 0,
         "num_finished_pairs": 0,
@@ -215,7 +217,7 @@ def _summary(side: Side) -> dict[str, object]:
     """How the draws ended, the median of draws with an outcome, and the mean and sd (ddof=1) of
     finished draws.
     """
-    counts, group = estimates.counts(side.draws), _scrambles(side, side.known)
+    counts, group = estimates.counts(side.draws), _scrambles(side, side.ended)
     errors, metric = estimates.errors(side.draws), side.study.column.metric
     mean = (
         estimates.value_interval(errors, metric)
@@ -226,10 +228,10 @@ def _summary(side: Side) -> dict[str, object]:
         "study": side.study.slug,
         "arm": side.arm,
         "planned": len(side.draws),
-        "n": len(side.known),
+        "n": len(side.ended),
         **{status: counts[status] for status in STATUSES},
-        **_named("median", _median(_errors(side.known), group, metric.bounds)),
-        **_named("mean", mean),
+        **named("median", _median(_errors(side.ended), group, metric.bounds)),
+        **named("mean", mean),
         "sd": float(errors.std(ddof=1)) if len(errors) > 1 else np.nan,
     }
 
@@ -264,10 +266,6 @@ def _median(values: np.ndarray, group: np.ndarray | None, bounds: tuple[float, f
 
 def _without_interval(mean: Contrast) -> Contrast:
     return mean._replace(low=np.nan, high=np.nan)
-
-
-def _named(name: str, estimate: Estimate) -> dict[str, object]:
-    return dict(zip((name, f"{name}_low", f"{name}_high"), estimate, strict=True))
 
 
 def differing(
@@ -316,7 +314,7 @@ def _pairs(difference: dict) -> str:
 
 
 def _interval(part: dict, name: str, metric: Metric, sign: str = "") -> str:
-    estimate, low, high = (part[key] for key in (name, f"{name}_low", f"{name}_high"))
+    estimate, low, high = interval_of(part, name)
     if np.isnan(estimate):
         return "–"
     ends = ", ".join(metric.number(end, sign=sign) for end in (low, high))

@@ -119,10 +119,10 @@ def _target(search: Search) -> Path:
 
 def _check_complete(search: Search, result: Mapping[str, Any]) -> None:
     """Raises ValueError unless each arm has a winner with the axes of its search space."""
-    found = {arm: set(winner["values"]) for arm, winner in result["winners"].items()}
+    adopted = {arm: set(winner["values"]) for arm, winner in result["winners"].items()}
     axes = {arm: set(space) for arm, space in search.spaces.items()}
-    if found != axes:
-        arms = [arm for arm in {**axes, **found} if axes.get(arm) != found.get(arm)]
+    if adopted != axes:
+        arms = [arm for arm in {**axes, **adopted} if axes.get(arm) != adopted.get(arm)]
         raise ValueError(
             f"exactly the arms of {search.slug} must have a winner, each with its own axes, "
             f"but got (arms={arms})"

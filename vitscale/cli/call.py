@@ -75,24 +75,26 @@ def _as_call(study: Study | Search | StudyFunction, options: Mapping[str, Any]) 
 
 def _arguments(parser: argparse.ArgumentParser, options: Mapping[str, Any]) -> Iterator[str]:
     """The options as they would be typed. Raises ValueError for one that does not exist."""
-    known = {action.dest: action for action in parser._actions if action.help != argparse.SUPPRESS}
+    actions = {
+        action.dest: action for action in parser._actions if action.help != argparse.SUPPRESS
+    }
     for name, value in options.items():
-        if name not in known:
+        if name not in actions:
             raise ValueError(
-                f"an option of run must be among ({', '.join(known)}), but got "
-                f"({name}={shown(value)}){did_you_mean(name, known)}"
+                f"an option of run must be among ({', '.join(actions)}), but got "
+                f"({name}={shown(value)}){did_you_mean(name, actions)}"
             )
         if value is None:
             continue
-        option, *opposite = known[name].option_strings
-        if known[name].nargs == 0:  # a flag
+        option, *opposite = actions[name].option_strings
+        if actions[name].nargs == 0:  # a flag
             if type(value) is not bool:
                 raise ValueError(f"{name} must be of type bool, but got ({name}={shown(value)})")
             if value or opposite:
                 yield option if value else opposite[0]
-        elif known[name].nargs == "+" or isinstance(known[name].default, list):
+        elif actions[name].nargs == "+" or isinstance(actions[name].default, list):
             several = value if isinstance(value, list | tuple) else [value]
-            if known[name].nargs == "+":
+            if actions[name].nargs == "+":
                 yield from (option, *map(str, several))
             else:  # given several times
                 yield from (f"{option}={one}" for one in several)

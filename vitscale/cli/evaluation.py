@@ -203,14 +203,14 @@ def _as_text(study: Study, rows: Sequence[dict[str, Any]]) -> str:
 def _plain(result: Result) -> dict[str, Any]:
     """A trial's evaluation as plain values."""
     row = dict(result.outcome.rows[0]) if result.outcome is not None else {}
-    known = columns_of(result.evaluation.split, metrics_of(result.trial.config.metrics))
+    columns = columns_of(result.evaluation.split, metrics_of(result.trial.config.metrics))
     return {
         "trial_id": result.trial.config.id,
         "arm": result.trial.arm.name,
         "point": result.trial.point,
         "evaluation": result.evaluation.name,
         "status": result.status,
-        **{name: value for name, value in row.items() if name in known},
+        **{name: value for name, value in row.items() if name in columns},
     }
 
 

@@ -258,13 +258,13 @@ def entry(name: str) -> str:
 
     Raises ValueError for a name that means none.
     """
-    known = {f.name: (of, f) for of in ("ProfileConfig", "TrainConfig") for f in fields_of(of)}
-    meant = name if name in known else field_meant(name, field_types(ProfileConfig))
+    entries = {f.name: (of, f) for of in ("ProfileConfig", "TrainConfig") for f in fields_of(of)}
+    meant = name if name in entries else field_meant(name, field_types(ProfileConfig))
     if meant is None:
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+        near = difflib.get_close_matches(name, entries, n=3, cutoff=0.4)
         hint = f"; near it are {', '.join(near)}" if near else ""
         raise ValueError(f"a field of a config must be known, but got ({shown(name)}){hint}")
-    of, field = known[meant]
+    of, field = entries[meant]
     rows = [
         ["values", field.values],
         ["default", field.default or "none: it has to be given"],

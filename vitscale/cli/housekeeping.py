@@ -163,10 +163,12 @@ def clean(options: argparse.Namespace) -> None:
     Raises ValueError without a terminal and without --yes.
     """
     store = existing(options.store)
-    found = survey(store)
+    leftovers = survey(store)
     waste = Waste(
-        tuple(orphan for orphan in found.orphans if not orphan.holder),
-        tuple(item for item in found.leftovers if options.set_aside or item.kind != "set aside"),
+        tuple(orphan for orphan in leftovers.orphans if not orphan.holder),
+        tuple(
+            item for item in leftovers.leftovers if options.set_aside or item.kind != "set aside"
+        ),
     )
     if not waste.orphans and not waste.leftovers:
         print(f"nothing to delete in {store.root}")

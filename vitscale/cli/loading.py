@@ -81,13 +81,13 @@ class StudyResults:
         with _quietly():
             return self._results.once(make).copy()
 
-    def _one_of(self, what: str, known: Mapping[str, T], name: str) -> T:
-        if name not in known:
+    def _one_of(self, what: str, by_name: Mapping[str, T], name: str) -> T:
+        if name not in by_name:
             raise ValueError(
-                f"{what} of a study of kind {self.study.kind} must be among ({', '.join(known)}), "
-                f"but got ({shown(name)})"
+                f"{what} of a study of kind {self.study.kind} must be among "
+                f"({', '.join(by_name)}), but got ({shown(name)})"
             )
-        return known[name]
+        return by_name[name]
 
     @cached_property
     def figures(self) -> Mapping[str, Figure]:

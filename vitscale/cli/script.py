@@ -698,7 +698,7 @@ def _lacking(study: Study, read: Mapping[str, Outcome]) -> tuple[str, list[str]]
     else:
         law = "an arm must have a trial with an outcome to be in the report"
         lacking = [Status.MISSING, Status.RUNNING]
-    known = {t.arm.name for t in study.trials if read[t.config.id].status not in lacking}
+    complete = {t.arm.name for t in study.trials if read[t.config.id].status not in lacking}
     return law, [
-        name for name in dict.fromkeys(t.arm.name for t in study.trials) if name not in known
+        name for name in dict.fromkeys(t.arm.name for t in study.trials) if name not in complete
     ]

@@ -158,12 +158,12 @@ def devices(machine: Machine) -> Finding:
     import torch
 
     num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    found = [f"cuda:{index}" for index in range(num_gpus)] or ["cpu"]
+    names = [f"cuda:{index}" for index in range(num_gpus)] or ["cpu"]
     if machine.device == "cpu":
-        found, num_gpus = ["cpu"], 0
+        names, num_gpus = ["cpu"], 0
     elif machine.device.startswith("cuda:"):
-        found = [machine.device]
-    return passed(" ".join(found), num_gpus=num_gpus)
+        names = [machine.device]
+    return passed(" ".join(names), num_gpus=num_gpus)
 
 
 COUNT = Check("device", "devices", devices, "install torch: pip install 'vitscale[train]'")

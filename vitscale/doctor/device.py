@@ -33,8 +33,8 @@ def products(machine: Machine) -> Finding:
     device = torch.device(machine.device)
     a, b = torch.rand(2, INNER, INNER, generator=torch.Generator().manual_seed(0))
     exact = a.double() @ b.double()
-    found = (a.to(device) @ b.to(device)).cpu().double()
-    gap = ((found - exact).abs() / exact).max().item()
+    product = (a.to(device) @ b.to(device)).cpu().double()
+    gap = ((product - exact).abs() / exact).max().item()
     rates = {
         str(dtype).removeprefix("torch."): tera_flops(device, dtype)
         for dtype in (torch.float32, torch.bfloat16, torch.float16)
@@ -96,8 +96,8 @@ def _convolved(stride: int, device: torch.device | str, dtype: torch.dtype) -> d
         "BatchNorm",
         "gradient of that",
     )
-    found = (out.detach(), *gradients, normed.detach(), *of_norm)
-    return {name: x.detach().cpu().double() for name, x in zip(names, found, strict=True)}
+    results = (out.detach(), *gradients, normed.detach(), *of_norm)
+    return {name: x.detach().cpu().double() for name, x in zip(names, results, strict=True)}
 
 
 def tera_flops(device: torch.device, dtype: torch.dtype) -> float:

@@ -66,13 +66,13 @@ class Examination:
                 self._end(kill=True)
                 late = failed(f"no answer within {check.limit_s:g} s")
                 return replace(late, advice=f"{LATE}: {check.advice}")
-            found = self._pipe.recv()
+            answer = self._pipe.recv()
         except (EOFError, OSError):
             return failed(self._last_words())
-        if isinstance(found, Finding):
-            return found
+        if isinstance(answer, Finding):
+            return answer
         self._end(kill=True)  # an exception may have left a broken device behind
-        return failed(str(found))
+        return failed(str(answer))
 
     def _start(self) -> None:
         context = get_context("spawn")

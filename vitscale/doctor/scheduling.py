@@ -61,11 +61,11 @@ def _wrong(
     answers: Mapping[str, tuple[str, bool] | Exception], here: str
 ) -> Iterator[tuple[str, str]]:
     """(node, what is wrong with it) of each node that gave a wrong answer, or none."""
-    for node, found in answers.items():
-        if isinstance(found, Exception):
-            yield node, str(found).strip().splitlines()[-1]
+    for node, answer in answers.items():
+        if isinstance(answer, Exception):
+            yield node, str(answer).strip().splitlines()[-1]
             continue
-        versions, sees = found
+        versions, sees = answer
         if versions != here:
             yield node, f"other versions ({versions}; here: {here})"
         if not sees:
@@ -98,10 +98,10 @@ def packed(machine: Machine) -> Finding:
         together = [store.read(config.id).rows for config in configs]
     alone = [rows(config, machine) for config in configs]
     size = max(
-        gap(*([row["train_loss"] for row in found] for found in pair))
+        gap(*([row["train_loss"] for row in run] for run in pair))
         for pair in zip(alone, together, strict=True)
     )
-    spent_s = [statistics.median(found[-1]["train_s"] for found in of) for of in (together, alone)]
+    spent_s = [statistics.median(run[-1]["train_s"] for run in of) for of in (together, alone)]
     gain = NUM_PACKED * spent_s[1] / spent_s[0]
     detail = (
         f"{NUM_PACKED} trials at once on one device have the losses that they have alone within "

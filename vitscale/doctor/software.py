@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import platform
-import re
 import resource
 import shutil
 import subprocess
@@ -16,7 +15,6 @@ from vitscale.doctor.check import Finding, Machine, judged, not_applicable, pass
 from vitscale.record.provenance import installed
 
 SHOWN = ("torch", "torchvision", "timm", "ray", "mlflow")
-REQUIREMENT = re.compile(r"[\w.-]+")
 SHM_GIB = 1.0  # of /dev/shm: a batch of 512 images of 224 pixels takes 73 MiB, per loader and twice
 OPEN_FILES = 4096  # Ray keeps some hundred connections per node, loaders one file per batch
 
@@ -24,10 +22,10 @@ OPEN_FILES = 4096  # Ray keeps some hundred connections per node, loaders one fi
 def versions(machine: Machine) -> Finding:
     """Every package that vitscale and torchvision require is installed, in a version allowed."""
     unmet = [*unmet_requirements("vitscale"), *unmet_requirements("torchvision")]
-    found = {name: installed(name) for name in SHOWN}
-    listed = ", ".join(f"{name} {version or 'absent'}" for name, version in found.items())
+    by_name = {name: installed(name) for name in SHOWN}
+    listed = ", ".join(f"{name} {version or 'absent'}" for name, version in by_name.items())
     python = platform.python_version()
-    return judged(not unmet, "; ".join([f"python {python}, {listed}", *unmet]), **found)
+    return judged(not unmet, "; ".join([f"python {python}, {listed}", *unmet]), **by_name)
 
 
 def unmet_requirements(package: str) -> Iterator[str]:

@@ -22,7 +22,7 @@ def team(machine: Machine) -> Finding:
     if machine.on_gpu and machine.num_gpus < 2:
         return not_applicable("one GPU: a team needs one for each process")
     backend = "nccl" if machine.on_gpu else "gloo"
-    found = losses_of_two([config for config, _ in MODELS], backend)
+    measured = losses_of_two([config for config, _ in MODELS], backend)
     return both(
         *(
             compared(
@@ -30,7 +30,7 @@ def team(machine: Machine) -> Finding:
                 losses,
                 f"{of}of two processes ({backend}) and one",
             )
-            for (config, of), losses in zip(MODELS, found, strict=True)
+            for (config, of), losses in zip(MODELS, measured, strict=True)
         )
     )
 

@@ -59,14 +59,14 @@ def rows(config: TrainConfig, machine: Machine, **options: Any) -> list[Row]:
 
     with tempfile.TemporaryDirectory(prefix="vitscale-doctor-") as folder:
         options = {"checkpoint_every_s": 1e9, **options}
-        found = list(train(config, Path(folder), device_name(machine), **options))
-    wrong = [row for row in found if not row.get("train_loss", math.nan) > 0]
+        trained = list(train(config, Path(folder), device_name(machine), **options))
+    wrong = [row for row in trained if not row.get("train_loss", math.nan) > 0]
     if wrong:
         raise RuntimeError(
             f"a loss > 0 must hold, but got (device={machine.device!r}, step={wrong[0]['step']:g}, "
             f"loss={wrong[0].get('train_loss', math.nan)})"
         )
-    return found
+    return trained
 
 
 def device_name(machine: Machine) -> str:
@@ -91,19 +91,19 @@ def reference(device: str, config: TrainConfig = SMALL) -> tuple[float, ...]:
     return tuple(losses(config, Machine(device=device)))
 
 
-def gap(expected: Sequence[float], found: Sequence[float]) -> float:
+def gap(expected: Sequence[float], measured: Sequence[float]) -> float:
     """The largest relative difference; infinite if there is another number of losses, or NaN."""
-    if len(expected) != len(found):
+    if len(expected) != len(measured):
         return math.inf
-    gaps = [abs(b - a) / abs(a) for a, b in zip(expected, found, strict=True)]
+    gaps = [abs(b - a) / abs(a) for a, b in zip(expected, measured, strict=True)]
     return math.inf if any(math.isnan(g) for g in gaps) else max(gaps)
 
 
 def compared(
-    expected: Sequence[float], found: Sequence[float], what: str, bound: float = BOUNDS["fp32"]
+    expected: Sequence[float], measured: Sequence[float], what: str, bound: float = BOUNDS["fp32"]
 ) -> Finding:
     """Whether two trainings have the same losses within a bound."""
-    size = gap(expected, found)
+    size = gap(expected, measured)
     detail = f"{len(expected)} losses {what}: largest difference {size:.1e} of the loss"
     values = {"gap": size, "bound": bound}
     return judged(size <= bound, f"{detail} (bound {bound:.0e})", **values)
@@ -186,10 +186,10 @@ def interrupted(config: TrainConfig, machine: Machine) -> tuple[int, list[Row]]:
         return last, list(train(config, Path(folder), device, checkpoint_every_s=1e9))
 
 
-def without_times(found: Sequence[Row]) -> list[Row]:
+def without_times(rows: Sequence[Row]) -> list[Row]:
     from vitscale.train.loop import TIMING
 
-    return [{name: row[name] for name in row if name not in TIMING} for row in found]
+    return [{name: row[name] for name in row if name not in TIMING} for row in rows]
 
 
 def _unequal(resumed: Sequence[Row], whole: Sequence[Row], again: Sequence[Row]) -> Finding:
@@ -200,13 +200,13 @@ def _unequal(resumed: Sequence[Row], whole: Sequence[Row], again: Sequence[Row])
         gap([row["train_loss"] for row in whole], [row["train_loss"] for row in other])
         for other in (resumed, again)
     )
-    found = f"the rows of a resumed training differ, losses by {size:.1e}"
+    text = f"the rows of a resumed training differ, losses by {size:.1e}"
     if without_times(again) == without_times(whole):
-        return failed(f"{found}; two uninterrupted trainings are equal by the bit")
+        return failed(f"{text}; two uninterrupted trainings are equal by the bit")
     bound = BOUNDS["fp32"]
     return judged(
         size <= bound,
-        f"{found} (bound {bound:.0e}); two uninterrupted ones differ by {noise:.1e}, so this "
+        f"{text} (bound {bound:.0e}); two uninterrupted ones differ by {noise:.1e}, so this "
         "device repeats nothing bit for bit without --deterministic: see the next check",
         gap=size,
         noise=noise,
@@ -224,15 +224,15 @@ def deterministic(machine: Machine) -> Finding:
         return as_found(pool.submit(repeated, machine).result())
 
 
-def as_found(found: Sequence[tuple[list[Row], list[Row], list[Row]]]) -> Finding:
+def as_found(trios: Sequence[tuple[list[Row], list[Row], list[Row]]]) -> Finding:
     """Judges (rows of a training, of its repetition, of an interrupted one) of each model."""
     parts, same = [], True
     for what, of in (("repeated", 1), ("resumed", 2)):
         gaps = [
             gap([row["train_loss"] for row in trio[0]], [row["train_loss"] for row in trio[of]])
-            for trio in found
+            for trio in trios
         ]
-        equal = all(without_times(trio[0]) == without_times(trio[of]) for trio in found)
+        equal = all(without_times(trio[0]) == without_times(trio[of]) for trio in trios)
         same &= equal
         parts.append(
             f"{what} {'equal by the bit' if equal else f'differ, losses by {max(gaps):.1e}'}"
@@ -289,8 +289,8 @@ def micro_batches(machine: Machine) -> Finding:
 
 def compiled(machine: Machine) -> Finding:
     """A compiled model against the eager one."""
-    found = losses(SMALL, machine, compiled=True)
-    return compared(reference(machine.device), found, "of the compiled and the eager model")
+    measured = losses(SMALL, machine, compiled=True)
+    return compared(reference(machine.device), measured, "of the compiled and the eager model")
 
 
 def loaders(machine: Machine) -> Finding:

@@ -26,11 +26,6 @@ def diverged_start(config: TrainConfig, store: Store) -> tuple[str, Outcome] | N
     return None
 
 
-def can_start(config: TrainConfig, store: Store) -> bool:
-    """Whether there is a checkpoint, of the trial or of what it needs, to start from."""
-    return not _missing(config, store)
-
-
 def _missing(config: TrainConfig, store: Store) -> str:
     """The trunk or parent without which a trial cannot start or go on; empty if there is none. A
     trial that has begun needs its teacher alone.

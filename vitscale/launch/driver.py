@@ -257,20 +257,20 @@ class Driver:
         from vitscale.record.table import read_trials
 
         with self.store.planning():
-            known = self._read_done()
-            self.data.compare(self.study, known)
-            note_of_code = self._treat_other_code(known, retrain)
-            self._grow(known)
+            outcomes = self._read_done()
+            self.data.compare(self.study, outcomes)
+            note_of_code = self._treat_other_code(outcomes, retrain)
+            self._grow(outcomes)
             sources.keep((trial.config for trial in self.study.trained), self.store)
             self._write_plan()
             self.store.check_planning()
-        todo = self._to_do(known)
+        todo = self._to_do(outcomes)
         self.store.check_trials_permitted(config.id for config in todo)
         so_far = f" so far of {self.rounds.search.num_trials}" if self.rounds else ""
         num = sum(config.id in self.parents for config in todo)
         first = f", after {num} of {len(self.parents)} parents" if num else ""
         self.console.print(
-            f"{self.study.slug}: {len(self.study.trials)} trials{so_far}, {len(known)} done, "
+            f"{self.study.slug}: {len(self.study.trials)} trials{so_far}, {len(outcomes)} done, "
             f"{len(todo) - num} to do{first} (store {self.store.root}, attempt {self.attempt})"
         )
         if self.left_out and (num := len({*self.left_out} & {*self.store.trial_ids()})):
@@ -278,7 +278,7 @@ class Driver:
                 f"{num} trial{'s' * (num > 1)} of an earlier plan left out of the report and its "
                 "pages; the store keeps them"
             )
-        differs = () if known else (self.difference,)
+        differs = () if outcomes else (self.difference,)
         for line in filter(None, (*differs, note_of_code, *self.changed)):
             self.console.print(line)
         warnings = plan_warnings(self.study)
@@ -292,8 +292,8 @@ class Driver:
         with self.mirror:
             try:
                 if todo and not self.stop.is_set():
-                    self._show_renamed(known)
-                    self._train(known)
+                    self._show_renamed(outcomes)
+                    self._train(outcomes)
             except SystemExit:  # SIGTERM while ray.init had its own handler in place
                 self.stop.set()
             except ValueError:  # a mistake of the user, found before the first step
@@ -306,8 +306,8 @@ class Driver:
                 self.is_head_lost = isinstance(error, HeadLost)
             try:
                 self.store.check_drives(self.study.slug)
-                read = read_trials(self.study, self.store, known)
-                known.clear()  # their rows leave memory once they are in a table
+                read = read_trials(self.study, self.store, outcomes)
+                outcomes.clear()  # their rows leave memory once they are in a table
                 status = self._conclude(self._with_reasons(read), stopped_by)
             except Overtaken as taken:  # report and MLflow are written by the other start
                 self.console.print(f"interrupted: {taken}")
@@ -335,10 +335,10 @@ class Driver:
                 "training goes on, and what it records is sent once the server accepts it"
             )
 
-    def _show_renamed(self, known: Mapping[str, Outcome]) -> None:
+    def _show_renamed(self, outcomes: Mapping[str, Outcome]) -> None:
         """Lets MLflow show done trials under the arms that they have in this plan."""
-        for trial_id in self.renamed & known.keys():
-            self.mirror.put(trial_id, known[trial_id])
+        for trial_id in self.renamed & outcomes.keys():
+            self.mirror.put(trial_id, outcomes[trial_id])
 
     def _with_reasons(self, read: dict[str, Outcome]) -> dict[str, Outcome]:
         """Adds the reasons for missing trials that only this start knows."""
@@ -355,13 +355,13 @@ class Driver:
         from vitscale.record.index import Index
         from vitscale.record.table import check_reported, read_done, stopped
 
-        known: dict[str, Outcome] = {}
+        outcomes: dict[str, Outcome] = {}
         ids = [trial.config.id for trial in self.study.trials]
         index = Index(self.store, self.study.slug, ids, self.store.states(ids))
         for trial_id in ids:
             if trial_id in index.done:
                 try:
-                    known[trial_id] = read_done(trial_id, self.study, index)
+                    outcomes[trial_id] = read_done(trial_id, self.study, index)
                 except Damaged as damage:
                     self.store.check_drives(self.study.slug)
                     aside = self.store.set_aside(trial_id)
@@ -369,23 +369,23 @@ class Driver:
                         f"warning: {damage}; moved to {aside}, the trial is restored"
                     )
         index.save()
-        known |= stopped(self.study, self.store)
-        check_reported(self.study, known, self.store)
-        return known
+        outcomes |= stopped(self.study, self.store)
+        check_reported(self.study, outcomes, self.store)
+        return outcomes
 
-    def _treat_other_code(self, known: dict[str, Outcome], retrain: bool) -> str:
+    def _treat_other_code(self, outcomes: dict[str, Outcome], retrain: bool) -> str:
         """A line about done trials that other code than this trained; empty if there are none.
 
-        With `retrain`, they are moved aside, with all their files, and taken out of `known`.
+        With `retrain`, they are moved aside, with all their files, and taken out of `outcomes`.
         """
         from vitscale.record.provenance import commits_of, counted, describe_commit, provenance
 
         own = provenance()["commit"]
-        others = {i: commit for i, commit in commits_of(known).items() if commit != own}
+        others = {i: commit for i, commit in commits_of(outcomes).items() if commit != own}
         if not others:
             return ""
         line = (
-            f"{len(others)} of {len(known)} done trials were trained by other code than this "
+            f"{len(others)} of {len(outcomes)} done trials were trained by other code than this "
             f"({describe_commit(own)}): {counted(others.values())}"
         )
         if not retrain:
@@ -396,7 +396,7 @@ class Driver:
                 break
             self.store.check_drives(self.study.slug)
             self.store.set_trial_aside(trial_id, stamp)
-            del known[trial_id]
+            del outcomes[trial_id]
         where = self.store.trials.address(f"*{SET_ASIDE}{stamp}")
         return f"{line}; moved to {where}, they are trained again"
 
@@ -428,19 +428,19 @@ class Driver:
         self.store.write_driving(self.study.slug, PLAN, make)
         update_links(self.store, self.study.slug, plan["trials"])
 
-    def _grow(self, known: Mapping[str, Outcome]) -> bool:
+    def _grow(self, outcomes: Mapping[str, Outcome]) -> bool:
         """Asks a search for its next round; returns whether there is one."""
         from vitscale.record.table import read_trials
 
         if self.rounds is None or self.stop.is_set():
             return False
-        if not self.rounds.grow(read_trials(self.study, self.store, known)):
+        if not self.rounds.grow(read_trials(self.study, self.store, outcomes)):
             return False
         self.study = with_costs(self.rounds.study())
         self.mirror.study = self.study
         return True
 
-    def _train(self, known: Mapping[str, Outcome]) -> None:
+    def _train(self, outcomes: Mapping[str, Outcome]) -> None:
         """Trains until every trial has an outcome and, in a search, no round is left."""
         from vitscale.launch.cluster import cluster
         from vitscale.launch.nodes import await_slots, check_nodes, kinds_of_gpus
@@ -465,8 +465,8 @@ class Driver:
             threading.Thread(
                 target=self._consume, args=(events,), name="events", daemon=True
             ).start()
-            self._train_planned(known, events)
-            while self._grow(known):
+            self._train_planned(outcomes, events)
+            while self._grow(outcomes):
                 with self.store.planning():
                     self._write_plan()
                     done = self._read_done()
@@ -475,7 +475,7 @@ class Driver:
                     return
                 self._train_planned(done, events)
 
-    def _train_planned(self, known: Mapping[str, Outcome], events: queue.Queue[Event]) -> None:
+    def _train_planned(self, outcomes: Mapping[str, Outcome], events: queue.Queue[Event]) -> None:
         """Runs Ray Tune on the missing trials.
 
         Trials that ran out of memory beside others are then run with a device to themselves. Trials
@@ -485,11 +485,11 @@ class Driver:
         from vitscale.launch.nodes import missing_nodes
         from vitscale.launch.tune import Run
 
-        todo = self._to_do(known)
+        todo = self._to_do(outcomes)
         pinned = pins(todo, self.store, self.study.parents)
         waiting, missing = {config.id for config in todo}, Outcome(Status.MISSING)
         statuses: dict[str, Status | News] = {
-            trial.config.id: known.get(
+            trial.config.id: outcomes.get(
                 trial.config.id,
                 missing if trial.config.id in waiting else Outcome(Status.FINISHED),
             ).status
@@ -556,9 +556,9 @@ class Driver:
         self.progress.update(Event(trial_id, "elsewhere", facts={"study": holder}))
         return True
 
-    def _to_do(self, known: Mapping[str, Outcome]) -> list[TrainConfig]:
+    def _to_do(self, outcomes: Mapping[str, Outcome]) -> list[TrainConfig]:
         """The trainings without an outcome; of parents, those of trials without one."""
-        todo = [trial.config for trial in self.study.trials if trial.config.id not in known]
+        todo = [trial.config for trial in self.study.trials if trial.config.id not in outcomes]
         needed = {need for config in todo for need in config.needs}
         parents: list[TrainConfig] = []
         for config in reversed(self.study.parents):  # one may have a parent of its own

@@ -102,9 +102,9 @@ class _One:
             return Result(trial, evaluation, "failed" if failed else "missing")
         if self.store.peek(config.id).status is Status.DIVERGED:
             return Result(trial, evaluation, "diverged")
-        known = self._known(config, evaluation)
-        if known is not None:
-            return Result(trial, evaluation, "known", known)
+        earlier = self._known(config, evaluation)
+        if earlier is not None:
+            return Result(trial, evaluation, "known", earlier)
         return self._evaluated(trial, evaluation)
 
     def _known(self, config: TrainConfig, evaluation: Evaluation) -> Outcome | None:
@@ -112,14 +112,14 @@ class _One:
         if they are asked for.
         """
         workdir, own_id = self.store.trial(config.id), evaluation.id(config)
-        known = self.store.evaluations(config.id).get(own_id)
+        earlier = self.store.evaluations(config.id).get(own_id)
         now = workdir.names(CHECKPOINT)[-1:]
-        if known is None or (now and known.facts.get("weights", now[0]) != now[0]):
+        if earlier is None or (now and earlier.facts.get("weights", now[0]) != now[0]):
             return None
-        if self._other_images(config, evaluation, known):
+        if self._other_images(config, evaluation, earlier):
             return None
         lacks = self.top_of is not None and not workdir.exists(f"{PREDICTIONS}{own_id}.parquet")
-        return None if lacks else known
+        return None if lacks else earlier
 
     def _evaluated(self, trial: Trial, evaluation: Evaluation) -> Result:
         import torch
@@ -133,7 +133,7 @@ class _One:
         if state is None or "model" not in state:
             return Result(trial, evaluation, "no weights")
         (name,) = workdir.names(CHECKPOINT)[-1:]
-        found = evaluate_weights(
+        evaluated = evaluate_weights(
             state,
             evaluation.applied(config),
             evaluation.split,
@@ -143,27 +143,27 @@ class _One:
             micro_batch=self.resources.micro_batch,
             top_of=self.top_of,
         )
-        bits, content = encode(Misclassified(found.wrong, {evaluation.split: found.digest}))
+        bits, content = encode(Misclassified(evaluated.wrong, {evaluation.split: evaluated.digest}))
         arguments = {k: str(value) for k, value in evaluation.arguments(config).items()}
         facts = {
             "name": evaluation.name,
             **arguments,
-            "images": found.digest,
+            "images": evaluated.digest,
             "weights": name,
             "device": self.resources.device_name(),
             **provenance(),
             WRONG: bits,
         }
         last = self.store.read(config.id).rows[-1]
-        row = {**found.row, "epoch": last["epoch"], "step": last["step"], "unix_s": time.time()}
+        row = {**evaluated.row, "epoch": last["epoch"], "step": last["step"], "unix_s": time.time()}
         outcome, own_id = Outcome(Status.FINISHED, (row,), facts), evaluation.id(config)
         beside = {bits: content}
-        if found.top is not None:
-            beside[f"{PREDICTIONS}{own_id}.parquet"] = _predictions(found)
+        if evaluated.top is not None:
+            beside[f"{PREDICTIONS}{own_id}.parquet"] = _predictions(evaluated)
         self.store.add_evaluation(config.id, own_id, outcome, beside)
         return Result(trial, evaluation, "done", outcome)
 
-    def _other_images(self, config: TrainConfig, evaluation: Evaluation, known: Outcome) -> bool:
+    def _other_images(self, config: TrainConfig, evaluation: Evaluation, earlier: Outcome) -> bool:
         """Whether the images of an evaluation differ from those that are there now, if any are."""
         from vitscale.train.data import fingerprint
 
@@ -171,7 +171,7 @@ class _One:
             images = self._images(config, evaluation)
         except ValueError:  # such as no data root: what is known can be shown
             return False
-        return known.facts.get("images") != fingerprint(images)
+        return earlier.facts.get("images") != fingerprint(images)
 
     def _images(self, config: TrainConfig, evaluation: Evaluation) -> Images:
         """The images of the evaluation, on the GPU if they fit."""
@@ -191,20 +191,20 @@ class _One:
         return self.loaded
 
 
-def _predictions(found: Evaluated) -> bytes:
+def _predictions(evaluated: Evaluated) -> bytes:
     """A parquet file: index of the image in its set, label, predicted class, the most probable
     classes and their probabilities.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    assert found.top is not None
+    assert evaluated.top is not None
     columns = {
-        "image": found.images,
-        "label": found.labels,
-        "predicted": found.top.classes[:, 0],
-        "top_classes": list(found.top.classes),
-        "top_probabilities": list(found.top.probabilities),
+        "image": evaluated.images,
+        "label": evaluated.labels,
+        "predicted": evaluated.top.classes[:, 0],
+        "top_classes": list(evaluated.top.classes),
+        "top_probabilities": list(evaluated.top.probabilities),
     }
     sink = io.BytesIO()
     pq.write_table(pa.table(columns), sink, compression="zstd")

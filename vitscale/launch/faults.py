@@ -174,8 +174,8 @@ def too_big(config: TrainConfig, line: str, resources: Resources) -> str:
 
 def not_deterministic(config: TrainConfig, line: str) -> str:
     """The error message for an operation that --deterministic refuses, in one line."""
-    found = NOT_DETERMINISTIC.search(line)
-    operation = found[1] if found else line
+    match = NOT_DETERMINISTIC.search(line)
+    operation = match[1] if match else line
     return (
         f"{REFUSED}, but got (operation={operation}, model={config.model!r}); train all trials of "
         "the study without it"

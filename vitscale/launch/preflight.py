@@ -177,11 +177,11 @@ class Data:
 
             self.digests[key] = examine(configs, Path(self.root) if self.root else None)
 
-    def compare(self, study: Study, known: Mapping[str, Outcome]) -> None:
+    def compare(self, study: Study, outcomes: Mapping[str, Outcome]) -> None:
         """Raises ValueError if completed trials of the study were trained or evaluated on other
         images than those that are there now.
         """
-        seen = {trial_id: images_of(outcome) for trial_id, outcome in known.items()}
+        seen = {trial_id: images_of(outcome) for trial_id, outcome in outcomes.items()}
         done = [trial.config for trial in study.trials if trial.config.id in seen]
         for key, configs in self._by_images(done):
             for name, current in self.digests.get(key, {}).items():

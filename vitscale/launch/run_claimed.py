@@ -102,8 +102,8 @@ def _train(
         pins=pins,
         is_leaving=is_leaving,
     )
-    found: list[Trained] = []
-    for row in _with_end(training, found):
+    ends: list[Trained] = []
+    for row in _with_end(training, ends):
         rows.append(row)
         if team.share(time.monotonic() - reported > every_s):
             yield Event(config.id, Status.RUNNING, tuple(rows))
@@ -111,7 +111,7 @@ def _train(
             reported = time.monotonic()
             if team.size > 1:
                 every_s = min(2 * every_s, TEAM_REPORT_EVERY_S)
-    trained = found[0]
+    trained = ends[0]
     facts |= {TRAIN_IMAGES: trained.data, EVAL_IMAGES: as_fact(trained.images)}
     if trained.left_out:
         facts[LEFT_OUT] = trained.left_out
@@ -182,9 +182,9 @@ def _teacher(trial_id: str, store: Store) -> tuple[TrainConfig, Workdir]:
     return config, folder
 
 
-def _with_end(training: Generator[Row, None, Trained], found: list[Trained]) -> Iterator[Row]:
-    """The rows of a training; once it has ended, `found` has what it left beside them."""
-    found.append((yield from training))
+def _with_end(training: Generator[Row, None, Trained], ends: list[Trained]) -> Iterator[Row]:
+    """The rows of a training; once it has ended, `ends` has what it left beside them."""
+    ends.append((yield from training))
 
 
 def profile_claimed(

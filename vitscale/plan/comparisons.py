@@ -116,8 +116,8 @@ def _arms(plan: Plan, *names: str) -> dict[tuple[Value, ...], str]:
 def _stability(plan: Plan) -> dict[tuple[str, str, int], str]:
     """(model, optimizer, epochs) -> arm, shorter schedules first."""
     arms = _arms(plan, "model", "optimizer", "epochs")
-    found = {(str(m), str(o), int(e)): arm for (m, o, e), arm in arms.items()}
-    return dict(sorted(found.items(), key=lambda item: item[0][2]))
+    by_cell = {(str(m), str(o), int(e)): arm for (m, o, e), arm in arms.items()}
+    return dict(sorted(by_cell.items(), key=lambda item: item[0][2]))
 
 
 def optimizer_gap(plan: Plan) -> Iterator[Comparison]:
@@ -180,8 +180,8 @@ def recipe_interaction(plan: Plan) -> Iterator[Comparison]:
     """Simple effects of the architecture under each recipe, their differences, and the change of a
     simple effect from one evaluation set to the next.
     """
-    found = _arms(plan, "architecture", "recipe")
-    arms = {(str(a), str(r)): arm for (a, r), arm in found.items()}
+    by_factors = _arms(plan, "architecture", "recipe")
+    arms = {(str(a), str(r)): arm for (a, r), arm in by_factors.items()}
     architectures, recipes = (list(dict.fromkeys(key[i] for key in arms)) for i in (0, 1))
     squares = [
         (a, b, two)

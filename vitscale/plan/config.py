@@ -106,11 +106,13 @@ class TrainConfig(Fields):
 
         A new field with a default therefore changes no trial's id.
         """
-        known, others = defaults(type(self)), self.others
-        names: Iterable[str] = _set.get(others, known)
-        fields = {name: value for name in names if (value := getattr(self, name)) != known[name]}
+        default_of, others = defaults(type(self)), self.others
+        names: Iterable[str] = _set.get(others, default_of)
+        fields = {
+            name: value for name in names if (value := getattr(self, name)) != default_of[name]
+        }
         if others and others not in _set and len(_set) < MAX_LAWFUL:
-            _set[others] = tuple(name for name in known if name in fields or name in FREE)
+            _set[others] = tuple(name for name in default_of if name in fields or name in FREE)
         return fields
 
     def replace(self, **fields: Any) -> Self:
@@ -196,10 +198,10 @@ def _values(config: TrainConfig) -> tuple[Any, ...]:
 def _check_known_fields(
     kind: type[Fields], fields: dict[str, Any], with_parts: bool = False
 ) -> None:
-    known = defaults(kind)
+    default_of = defaults(kind)
     for name in fields:
-        if name not in known:
-            close = field_meant(name, known)
+        if name not in default_of:
+            close = field_meant(name, default_of)
             hint = f"; did you mean {close!r}?" if close else "; `vitscale fields` lists them"
             if with_parts or any(map(is_part, fields.values())):
                 hint = f"; an argument of a part is own={{{name!r}: ...}}"

@@ -28,7 +28,7 @@ _IN_LATEX = {
 
 def in_markdown(text: str) -> str:
     """A text that Markdown shows as it is, on one line: no HTML, link or table cell is in it."""
-    return _IN_MARKDOWN.sub(lambda found: "\\" + found[0], " ".join(text.split()))
+    return _IN_MARKDOWN.sub(lambda match: "\\" + match[0], " ".join(text.split()))
 
 
 def in_latex(text: str) -> str:

@@ -372,11 +372,11 @@ class Fields:
         """
         parts = [part.partition("=") for part in self.timm_args.split(",") if part]
         values = {name: float(text) for name, _, text in sorted(parts)}
-        found = {name: int(v) if v.is_integer() else v for name, v in values.items()}
-        text = ",".join(f"{name}={value!r}" for name, value in found.items())
-        if text != self.timm_args or not all(map(math.isfinite, found.values())):
+        arguments = {name: int(v) if v.is_integer() else v for name, v in values.items()}
+        text = ",".join(f"{name}={value!r}" for name, value in arguments.items())
+        if text != self.timm_args or not all(map(math.isfinite, arguments.values())):
             raise ValueError(f"arguments must be written like 'depth=12', but got {self.timm_args}")
-        return found
+        return arguments
 
     @property
     def stem_layers(self) -> list[tuple[int, int, int]]:

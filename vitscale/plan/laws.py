@@ -406,9 +406,9 @@ WITH_FALLBACK = ("timm:muon", "timm:nmuon", "timm:adamuon", "timm:nadamuon")
 def _model_laws(c: Fields) -> list[Law]:
     if is_part(c.model):
         return _timm_laws(c)
-    known = c.model in MODELS or (c.model.startswith("timm:") and len(c.model) > 5)
+    is_model = c.model in MODELS or (c.model.startswith("timm:") and len(c.model) > 5)
     names = f"{', '.join(MODELS)}, timm:NAME, file.py:Name"
-    laws = [(f"model in ({names})", known, "model"), *_timm_laws(c)]
+    laws = [(f"model in ({names})", is_model, "model"), *_timm_laws(c)]
     if c.model == "vit":
         return laws + _vit_laws(c)
     # ViT's fields have no effect on other models: one training would have two ids

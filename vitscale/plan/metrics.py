@@ -166,7 +166,6 @@ SPEED = Metric(
     near=math.nan,
     beyond=math.nan,
 )
-QUANTITIES = tuple(METRICS)
 # the row of a diverged training has the worst value of these, and none of the others
 ERRORS = tuple(name for name, metric in METRICS.items() if metric.of_images)
 # raw and averaged weights; without an average the columns of both are equal
@@ -221,8 +220,3 @@ def evaluation_columns(split: str) -> tuple[str, ...]:
     Rows of trials from before a metric was added lack its columns.
     """
     return tuple(columns_of(split))
-
-
-def error_columns(split: str) -> tuple[str, ...]:
-    """The `evaluation_columns` with errors in percent; rows of diverged trainings have them too."""
-    return tuple(column(split, weights, quantity) for weights in WEIGHTS for quantity in ERRORS)

@@ -33,13 +33,13 @@ def settled(own: str | Mapping[str, Scalar], parts: Mapping[str, str]) -> str:
         ):
             law = "an argument in own must be an int, a finite float, a bool or a str"
             raise ValueError(f"{law}, but got ({shown(name)}={shown(value)})")
-    known = {field: signature(field, part) for field, part in parts.items()}
+    signatures = {field: signature(field, part) for field, part in parts.items()}
     accepted: dict[str, Any] = {}
-    for of in known.values():
+    for of in signatures.values():
         accepted.update(of or {})
     if values and not parts:
         raise ValueError(f"own must come with a part, but got (own={shown(own)})")
-    if any(of is None for of in known.values()):
+    if any(of is None for of in signatures.values()):
         return own_text(values)  # checked where the source is
     whose = ", ".join(map(name_of, parts.values()))
     mine = _mine(accepted)

@@ -147,26 +147,26 @@ def branch_steps(entries: Iterable[Mapping[str, Any]], ids: Iterable[str]) -> di
 
     `entries` are those of plan.json, of any version.
     """
-    known, steps = set(ids), dict[str, set[int]]()
+    wanted, steps = set(ids), dict[str, set[int]]()
     for entry in entries:
         config = entry.get("config")
         if not isinstance(config, Mapping):
             continue
         trunk, step = config.get("trunk"), config.get("trunk_step")
-        if isinstance(trunk, str) and trunk in known and type(step) is int:
+        if isinstance(trunk, str) and trunk in wanted and type(step) is int:
             steps.setdefault(trunk, set()).add(step)
         for parent in (config.get("init_from"), config.get("teacher")):
-            if isinstance(parent, str) and parent in known:
+            if isinstance(parent, str) and parent in wanted:
                 steps.setdefault(parent, set()).add(AT_END)
     return steps
 
 
 def check_parents(study: Plan) -> None:
     """Raises ValueError unless each parent that is needed is planned, and fits its children."""
-    known = {config.id: config for config in study.parents}
+    parents = {config.id: config for config in study.parents}
     trials = {trial.config.id for trial in study.trials}
     planned = trainings(study)
-    if twice := [i for i in known if i in trials] or len(known) < len(study.parents):
+    if twice := [i for i in parents if i in trials] or len(parents) < len(study.parents):
         raise ValueError(
             "each parent must be planned once, and be no trial of the study, but got "
             f"({shown(twice or [config.id for config in study.parents])})"
@@ -186,7 +186,7 @@ def check_parents(study: Plan) -> None:
                 )
             if parent:
                 check(who, config, planned[parent])
-    if idle := [i for i in known if i not in needed]:
+    if idle := [i for i in parents if i not in needed]:
         raise ValueError(
             "a parent must be the init_from or the teacher of a training, but got one that is "
             f"neither (parent={idle[0]})"
@@ -249,12 +249,12 @@ def next_wave(todo: Sequence[TrainConfig]) -> list[TrainConfig]:
 def followers(wave: Sequence[TrainConfig], todo: Sequence[TrainConfig]) -> list[TrainConfig]:
     """Those to do that may begin while a wave is trained: each when what it needs is done."""
     coming = {config.id for config in wave}
-    found = []
+    children = []
     for config in todo:
         if config.id not in coming and any(need in coming for need in config.needs):
-            found.append(config)
+            children.append(config)
             coming.add(config.id)
-    return found
+    return children
 
 
 def num_steps_saved(study: Plan) -> int:

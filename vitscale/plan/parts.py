@@ -342,10 +342,10 @@ def _signature(field: str, part: str, name: str, source: Source) -> dict[str, An
     if len(names) < position and given.vararg is None:
         law = f"a part of the field {field} must take ({', '.join(PARTS[field])}) by position"
         raise ValueError(f"{law}, but got ({part}: {len(names)} parameters)")
-    found = dict(zip(names[position:], defaults[position:], strict=True))
+    by_name = dict(zip(names[position:], defaults[position:], strict=True))
     for argument, node in zip(given.kwonlyargs, given.kw_defaults, strict=True):
-        found[argument.arg] = REQUIRED if node is None else _constant(node)
-    return found
+        by_name[argument.arg] = REQUIRED if node is None else _constant(node)
+    return by_name
 
 
 def _main_of(source: Source) -> ast.Module:
@@ -367,8 +367,8 @@ def _init_of(node: ast.ClassDef, source: Source) -> ast.FunctionDef | None:
     for base in node.bases:
         if isinstance(base, ast.Name) and base.id != node.name:
             of = _definition(base.id, source)
-            if isinstance(of, ast.ClassDef) and (found := _init_of(of, source)):
-                return found
+            if isinstance(of, ast.ClassDef) and (init := _init_of(of, source)):
+                return init
     return None
 
 

@@ -127,8 +127,8 @@ class ProfileConfig(TrainConfig):
 
 
 def _profile_laws(c: ProfileConfig) -> list[Law]:
-    known = defaults(TrainConfig)
-    bearing = BEARING.get(c.profile, set(known))
+    default_of = defaults(TrainConfig)
+    bearing = BEARING.get(c.profile, set(default_of))
     laws = [
         (
             "branches > 1 with the layout par",
@@ -139,11 +139,11 @@ def _profile_laws(c: ProfileConfig) -> list[Law]:
     ]
     return laws + [
         (
-            f"{name} == {known[name]!r} in a profile of {c.profile}",
-            getattr(c, name) == known[name],
+            f"{name} == {default_of[name]!r} in a profile of {c.profile}",
+            getattr(c, name) == default_of[name],
             f"profile {name}",
         )
-        for name in known
+        for name in default_of
         if name not in bearing
     ]
 

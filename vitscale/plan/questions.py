@@ -261,14 +261,20 @@ QUESTIONS = (
             "optimizer_gap": Compared(
                 comparisons.optimizer_gap, "metric", {"": "gap of SGD to AdamW"}
             ),
-            "optimizer_gap_copied": Compared(comparisons.optimizer_gap, "metric"),
             "optimizer_gap_interaction": Compared(
                 comparisons.between_models(comparisons.optimizer_gap),
                 "metric",
                 {"": "gap of one model minus that of another"},
             ),
         },
-        figures=("optimizer_stability", "optimizer_stability_copied"),
+        figures=("optimizer_stability",),
+        laws=(_cells_of_stability,),
+    ),
+    Question(
+        kinds=("repeats",),
+        module="questions.optimizer_gap_copied",
+        tables={"optimizer_gap_copied": Compared(comparisons.optimizer_gap, "metric")},
+        figures=("optimizer_stability_copied",),
         laws=(_cells_of_stability,),
     ),
     Question(
@@ -294,22 +300,38 @@ QUESTIONS = (
             "seed_statistics",
             "seed_normality",
             "seed_noise",
-            "seed_correlation",
         ),
-        figures=("seed_histogram", "seed_sets", "seed_curves", "seed_intermediate"),
-        drawn="questions.seed_figures",
+    ),
+    Question(
+        kinds=("repeats",),
+        module="questions.seed_sets",
+        tables=tables("seed_correlation"),
+        figures=("seed_sets",),
+    ),
+    Question(
+        kinds=("repeats",),
+        module="questions.seed_epochs",
+        tables=tables("seed_epochs"),
+        figures=("seed_curves", "seed_intermediate"),
+    ),
+    Question(
+        kinds=("repeats",),
+        module="questions.seed_bins",
+        tables=tables("seed_bins"),
+        figures=("seed_histogram",),
     ),
     Question(
         kinds=("repeats",),
         module="questions.mistakes",
-        tables=tables("seed_spread", "agreement"),
+        tables=tables("seed_spread"),
+    ),
+    Question(
+        kinds=("repeats",),
+        module="questions.agreement",
+        tables=tables("agreement"),
         figures=("agreement",),
-        drawn="questions.agreement",
     ),
-    *(  # each in the module of its name
-        Question(kinds=("repeats",), module=f"questions.{name}", tables=tables(name))
-        for name in ("seed_power", "seed_epochs", "seed_bins")
-    ),
+    Question(kinds=("repeats",), module="questions.seed_power", tables=tables("seed_power")),
     Question(
         kinds=("repeats",),
         module="questions.sets",
@@ -351,7 +373,6 @@ QUESTIONS = (
         module="questions.shapes",
         tables={
             "shape_cells": None,
-            "lr_sweep": None,
             "branch_differences": Compared(
                 comparisons.branch_differences, "reported", {"": "branches against a sequence"}
             ),
@@ -360,10 +381,6 @@ QUESTIONS = (
                 "reported",
                 {"": "LayerScale, and longer training"},
             ),
-            "blocks_or_width": Compared(
-                comparisons.pairs, "reported", {"": "more blocks against more width"}
-            ),
-            "published_depth_vs_width": None,
         },
         figures=VIEWS,
         drawn="questions.shape_figures",
@@ -371,8 +388,24 @@ QUESTIONS = (
     ),
     Question(
         kinds=("shapes",),
+        module="questions.blocks_or_width",
+        tables={
+            "blocks_or_width": Compared(
+                comparisons.pairs, "reported", {"": "more blocks against more width"}
+            )
+        },
+        laws=(_cells_of_shapes,),
+    ),
+    Question(
+        kinds=("shapes",),
         module="questions.lr_sweep",
+        tables=tables("lr_sweep"),
         figures=("lr_sweep",),
+    ),
+    Question(
+        kinds=("shapes",),
+        module="published.tables",
+        tables=tables("published_depth_vs_width"),
     ),
     Question(
         kinds=("scaling",),

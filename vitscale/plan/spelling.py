@@ -61,20 +61,20 @@ ALIASES = {
 _FIELD_OF = {alias: name for name, aliases in ALIASES.items() for alias in aliases.split()}
 
 
-def field_meant(name: str, known: Collection[str]) -> str | None:
+def field_meant(name: str, names: Collection[str]) -> str | None:
     """The field that an unknown name most likely means: what
     others call it, or else how it is spelled.
     """
     meant = _FIELD_OF.get(name.lower().replace("-", "_"))
     if meant is not None:
         return meant
-    close = difflib.get_close_matches(name[:MAX_CHARACTERS], known, n=1)
+    close = difflib.get_close_matches(name[:MAX_CHARACTERS], names, n=1)
     return close[0] if close else None
 
 
-def did_you_mean(name: str, known: Collection[str]) -> str:
+def did_you_mean(name: str, names: Collection[str]) -> str:
     """A question about the nearest of these names, behind "; "; empty if none is near."""
-    close = difflib.get_close_matches(name[:MAX_CHARACTERS], known, n=1)
+    close = difflib.get_close_matches(name[:MAX_CHARACTERS], names, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

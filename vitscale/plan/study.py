@@ -218,12 +218,12 @@ _first: dict[str, TrainConfig] = {}  # the first config with these fields, but f
 
 def check_arguments(kind: type, args: Collection[object], given: Mapping[str, object]) -> None:
     """Raises ValueError for unknown, missing or positional arguments of a dataclass."""
-    known = {f.name: f for f in dataclasses.fields(kind)}
-    unknown = [name for name in given if name not in known]
+    fields = {f.name: f for f in dataclasses.fields(kind)}
+    unknown = [name for name in given if name not in fields]
     required = (dataclasses.MISSING, dataclasses.MISSING)
     missing = [
         name
-        for name, f in known.items()
+        for name, f in fields.items()
         if (f.default, f.default_factory) == required and name not in given
     ]
     if args or unknown or missing:
@@ -233,7 +233,7 @@ def check_arguments(kind: type, args: Collection[object], given: Mapping[str, ob
             else f"without {', '.join(missing)}"
         )
         raise ValueError(
-            f"the keywords of a {kind.__name__} must be among ({', '.join(known)}), but got "
+            f"the keywords of a {kind.__name__} must be among ({', '.join(fields)}), but got "
             f"({wrong if unknown or missing else f'positional {shown(args)}'})"
         )
 
@@ -352,9 +352,9 @@ def _check_list(name: str, value: object) -> None:
 def _check_factors(study: Study) -> None:
     """Raises ValueError unless arms have constant factors, and all the same names of factors."""
     for trial in study.trials:
-        known = study.arms[trial.arm.name]
-        if trial.arm is not known and trial.arm != known:
-            both = [dict(arm.factors) for arm in (known, trial.arm)]
+        earlier = study.arms[trial.arm.name]
+        if trial.arm is not earlier and trial.arm != earlier:
+            both = [dict(arm.factors) for arm in (earlier, trial.arm)]
             raise ValueError(
                 "an arm must have the same factors in all its trials, but got "
                 f"(arm={trial.arm.name!r}: {shown(both[0])} and {shown(both[1])})"
@@ -385,11 +385,11 @@ def _check_metric(study: Study) -> None:
     Also for `published` or `printed` with a metric other than the top-1 error.
     """
     for config in {t.config.eval_split: t.config for t in study.trials}.values():
-        known = config.columns
-        if not isinstance(study.metric, str) or study.metric not in known:
+        columns = config.columns
+        if not isinstance(study.metric, str) or study.metric not in columns:
             raise ValueError(
                 "the metric must be a column of the evaluated split, "
-                f"({', '.join(known)}), but got "
+                f"({', '.join(columns)}), but got "
                 f"(metric={shown(study.metric)}, eval_split={config.eval_split!r})"
             )
     if (study.published or study.printed) and study.column.metric not in (ERROR, SPEED):

@@ -99,9 +99,9 @@ class BucketDir(Workdir):
     # Whole files
 
     def read(self, name: str) -> bytes:
-        if (found := self.bucket.get(self._key(name))) is None:
+        if (entry := self.bucket.get(self._key(name))) is None:
             raise FileNotFoundError(self.address(name))
-        return found[0]
+        return entry[0]
 
     def open(self, name: str) -> BinaryIO:
         return io.BytesIO(self.read(name))
@@ -156,8 +156,8 @@ class BucketDir(Workdir):
     # Claims
 
     def look(self) -> tuple[dict[str, Any], Any]:
-        found = self.bucket.get(self._key(CLAIM))
-        return (claim_in(found[0]), found[1]) if found else ({}, None)
+        entry = self.bucket.get(self._key(CLAIM))
+        return (claim_in(entry[0]), entry[1]) if entry else ({}, None)
 
     def take(self, claim: dict[str, Any], seen: Any) -> BucketDir | None:
         claim = {**claim, "beat": 0, "lease_s": LEASE_S}
@@ -169,9 +169,9 @@ class BucketDir(Workdir):
     def release(self) -> None:
         """Leaves an empty claim: an object cannot be deleted on the condition that it is ours."""
         with self.claimed.turn if self.claimed else contextlib.nullcontext():
-            found = self.bucket.get(self._key(CLAIM))
-            if found and (self.token is None or claim_in(found[0]).get("token") == self.token):
-                self.bucket.replace(self._key(CLAIM), b"{}", found[1])
+            entry = self.bucket.get(self._key(CLAIM))
+            if entry and (self.token is None or claim_in(entry[0]).get("token") == self.token):
+                self.bucket.replace(self._key(CLAIM), b"{}", entry[1])
 
     @contextlib.contextmanager
     def renewed(self) -> Iterator[None]:
@@ -205,11 +205,11 @@ class BucketDir(Workdir):
     def _renew_claim(self, held: Claimed) -> bool:
         """False if the claim has to be looked at again. Raises Fenced."""
         if held.tag is None:  # lost, or a renewal was interrupted after it was sent
-            found = self.bucket.get(self._key(CLAIM))
-            claim = claim_in(found[0]) if found else {}
-            if not found or claim.get("token") != self.token:
+            entry = self.bucket.get(self._key(CLAIM))
+            claim = claim_in(entry[0]) if entry else {}
+            if not entry or claim.get("token") != self.token:
                 raise Fenced(f"another attempt has claimed {self.address()}")
-            held.claim, held.tag = claim, found[1]
+            held.claim, held.tag = claim, entry[1]
         # each content is unique: a tag is often a digest of it, and no version may come back
         renewed = {**held.claim, "beat": held.claim["beat"] + 1, "by": uuid.uuid4().hex[:8]}
         tag, held.tag = held.tag, None
@@ -237,12 +237,12 @@ class BucketDir(Workdir):
         return [name for name in self.bucket.children(self._key()) if name.startswith(prefix)]
 
     def having(self, name: str) -> set[str]:
-        found = (path.split("/") for path in self.files())
-        return {parts[0] for parts in found if parts[1:] == [name]}
+        paths = (path.split("/") for path in self.files())
+        return {parts[0] for parts in paths if parts[1:] == [name]}
 
     def having_any(self, prefix: str) -> set[str]:
-        found = (path.split("/") for path in self.files())
-        return {parts[0] for parts in found if parts[1:] and parts[1].startswith(prefix)}
+        paths = (path.split("/") for path in self.files())
+        return {parts[0] for parts in paths if parts[1:] and parts[1].startswith(prefix)}
 
     def states_of(
         self, names: Sequence[str], folders: Collection[str]
@@ -252,10 +252,10 @@ class BucketDir(Workdir):
         else:
             paths = [f"{folder}/{name}" for folder in folders for name in names]
             with ThreadPoolExecutor(self.at_once) as pool:
-                found = list(pool.map(self.bucket.head, map(self._key, paths)))
+                heads = list(pool.map(self.bucket.head, map(self._key, paths)))
             files = {
                 path: FileState(entry.num_bytes, entry.changed_s)
-                for path, entry in zip(paths, found, strict=True)
+                for path, entry in zip(paths, heads, strict=True)
                 if entry is not None
             }
         return [
@@ -270,9 +270,9 @@ class BucketDir(Workdir):
         }
 
     def state(self, name: str) -> FileState:
-        if (found := self.bucket.head(self._key(name))) is None:
+        if (head := self.bucket.head(self._key(name))) is None:
             raise FileNotFoundError(self.address(name))
-        return FileState(found.num_bytes, found.changed_s)
+        return FileState(head.num_bytes, head.changed_s)
 
     def impatient(self) -> BucketDir:
         return replace(self, bucket=replace(self.bucket, patience_s=PROBE_PATIENCE_S))
@@ -287,9 +287,9 @@ class BucketDir(Workdir):
 
     @contextlib.contextmanager
     def append(self, name: str) -> Iterator[TextIO]:
-        found = self.bucket.get(self._key(name))
+        entry = self.bucket.get(self._key(name))
         with tempfile.NamedTemporaryFile("a+", buffering=1) as file:
-            file.write(found[0].decode(errors="replace") if found else "")
+            file.write(entry[0].decode(errors="replace") if entry else "")
             path, sent = Path(file.name), file.tell()
 
             def upload() -> None:
@@ -418,25 +418,25 @@ class BucketDir(Workdir):
 
     def _renew(self, name: str, entry: dict[str, Any]) -> bool:
         """Whether the entry is still there; then its count has gone up."""
-        token, found = entry["token"], False
+        token, is_there = entry["token"], False
 
         def change(now: list[dict[str, Any]]) -> list[dict[str, Any]]:
-            nonlocal found
-            found = any(e["token"] == token for e in now)
+            nonlocal is_there
+            is_there = any(e["token"] == token for e in now)
             return [{**e, "beat": e["beat"] + 1} if e["token"] == token else e for e in now]
 
         self._change(name, change)
-        return found
+        return is_there
 
     def _holders(self, name: str) -> tuple[list[dict[str, Any]], Tag | None]:
         """The entries of a lock, and its version; None without an object. Damaged: no entries."""
-        if (found := self.bucket.get(self._key(name))) is None:
+        if (reply := self.bucket.get(self._key(name))) is None:
             return [], None
         try:
-            holders = [{**EMPTY, **entry} for entry in json.loads(found[0])["holders"]]
+            holders = [{**EMPTY, **entry} for entry in json.loads(reply[0])["holders"]]
         except (ValueError, TypeError, KeyError):
             holders = []
-        return [entry for entry in holders if _is_entry(entry)], found[1]
+        return [entry for entry in holders if _is_entry(entry)], reply[1]
 
     def _put(self, name: str, holders: list[dict[str, Any]], tag: Tag | None) -> bool:
         # each content is unique: a tag is often a digest of it, and no version may come back

@@ -93,8 +93,8 @@ def survey(store: Store) -> Waste:
         _orphan(store, trial_id, plans, files.get(trial_id, {}))
         for trial_id in _unplanned(store, plans)
     )
-    known, needed = {orphan.trial_id for orphan in orphans}, _needed(store, plans)
-    leftovers = tuple(_leftovers(store, files, known, needed))
+    orphan_ids, needed = {orphan.trial_id for orphan in orphans}, _needed(store, plans)
+    leftovers = tuple(_leftovers(store, files, orphan_ids, needed))
     if any(item.kind == "scratch" for item in leftovers):
         now_s = _now_s(store)
         leftovers = tuple(

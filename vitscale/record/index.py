@@ -64,8 +64,8 @@ class Index:
             self._look_at(self.copy)
         self.entries: dict[str, int] = {}  # trial -> its place in the copy
         self.others: list[int] = []  # places of trials that were not asked for
-        found = (self.copy[name].to_pylist() for name in STATE[:3])
-        for place, (trial_id, num_bytes, changed_s) in enumerate(zip(*found, strict=True)):
+        columns = (self.copy[name].to_pylist() for name in STATE[:3])
+        for place, (trial_id, num_bytes, changed_s) in enumerate(zip(*columns, strict=True)):
             if trial_id not in asked:
                 self.others.append(place)
             elif self.states.get(trial_id) == (num_bytes, changed_s):
@@ -112,11 +112,11 @@ class Index:
 
         if num > 1:
             with ThreadPoolExecutor(num) as pool:
-                found = list(pool.map(read, ids))
+                outcomes = list(pool.map(read, ids))
         else:
-            found = list(map(read, ids))
+            outcomes = list(map(read, ids))
         new: list[dict[str, Any]] = []
-        for one, outcome in zip(ids, found, strict=True):
+        for one, outcome in zip(ids, outcomes, strict=True):
             self.unread.pop(one, None)
             if isinstance(outcome, Damaged) or one not in self.states or not self.with_rows:
                 self.ahead[one] = outcome

@@ -68,9 +68,6 @@ class Ledger:
     again: tuple[Look, ...] = ()  # other reports of the same rows, which tested something else
 
 
-NO_LOOKS = Ledger()
-
-
 def sizes(trials: Iterable[Trial]) -> dict[str, int]:
     """Draws or seeds per arm: the trials with a point, or all of an arm that has no points."""
     counts: dict[str, list[int]] = {}

@@ -98,20 +98,20 @@ class Bucket:
         """Content and tag of an object; None if there is none."""
 
         def read() -> tuple[bytes, Tag]:
-            found = _obstore().get(self._client(), key)
-            return bytes(found.bytes()), _tag(dict(found.meta))
+            reply = _obstore().get(self._client(), key)
+            return bytes(reply.bytes()), _tag(dict(reply.meta))
 
         return self._patiently(lambda: self._if_there(read))
 
     def head(self, key: str) -> Entry | None:
         """Size and time of an object; None if there is none."""
-        found = self._head(key)
-        return found and Entry(key, found["size"], _whole_s(found))
+        meta = self._head(key)
+        return meta and Entry(key, meta["size"], _whole_s(meta))
 
     def tag(self, key: str) -> Tag | None:
         """The version of an object, for `replace`; None if there is none."""
-        found = self._head(key)
-        return found and _tag(dict(found))
+        meta = self._head(key)
+        return meta and _tag(dict(meta))
 
     def exists(self, key: str) -> bool:
         return self.head(key) is not None
@@ -142,19 +142,19 @@ class Bucket:
         def read() -> list[Entry]:
             pages = _obstore().list(self._client(), folder or None)
             return [
-                Entry(found["path"], found["size"], _whole_s(found))
+                Entry(reply["path"], reply["size"], _whole_s(reply))
                 for page in pages
-                for found in page
+                for reply in page
             ]
 
         return self._patiently(read)
 
     def children(self, folder: str = "") -> list[str]:
         """Sorted names of the objects and subfolders directly in a folder."""
-        found = self._patiently(
+        listing = self._patiently(
             lambda: _obstore().list_with_delimiter(self._client(), folder or None)
         )
-        paths = [*found["common_prefixes"], *(entry["path"] for entry in found["objects"])]
+        paths = [*listing["common_prefixes"], *(entry["path"] for entry in listing["objects"])]
         return sorted(path.rpartition("/")[2] for path in paths)
 
     def delete(self, keys: Iterable[str]) -> None:
@@ -258,8 +258,8 @@ class Bucket:
                 if _code(refusal) == "ConditionalRequestConflict":
                     raise Unanswered(f"{LAW}, but got (store={self.url!r}: 409)") from refusal
                 # obstore itself tries again after some errors, so this reply may be the second
-                found = self._written(key)
-                return found[1] if found and found[0] == token else None
+                written = self._written(key)
+                return written[1] if written and written[0] == token else None
             except Exception:
                 unsure = True
                 raise
@@ -269,18 +269,20 @@ class Bucket:
 
     def _settled(self, key: str, token: str, mode: Any) -> Tag | None:
         """What came of a conditional write without a reply: the tag, {} if lost, None if open."""
-        found = self._written(key)
-        if found and found[0] == token:
-            return found[1]
-        unchanged = found is None if mode == "create" else found is not None and found[1] == mode
+        written = self._written(key)
+        if written and written[0] == token:
+            return written[1]
+        unchanged = (
+            written is None if mode == "create" else written is not None and written[1] == mode
+        )
         return None if unchanged else {}
 
     def _written(self, key: str) -> tuple[str, Tag] | None:
         """The token of the write that made an object, and its tag; None if there is no object."""
 
         def read() -> tuple[str, Tag]:
-            found = _obstore().get(self._client(), key)
-            return str(found.attributes.get(TOKEN, "")), _tag(dict(found.meta))
+            reply = _obstore().get(self._client(), key)
+            return str(reply.attributes.get(TOKEN, "")), _tag(dict(reply.meta))
 
         return self._patiently(lambda: self._if_there(read))
 
@@ -376,14 +378,14 @@ EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefr
 
 def _code(error: Exception) -> str:
     """The server's name for an error, such as AccessDenied; empty if it gave none."""
-    found = re.search(r"<Code>(\w{1,60})</Code>", str(error))
-    return found[1] if found else ""
+    match = re.search(r"<Code>(\w{1,60})</Code>", str(error))
+    return match[1] if match else ""
 
 
 def _status(error: Exception) -> int:
     """The HTTP status of a refusal; 0 without an answer."""
-    found = re.search(r"status code: (\d{3})", str(error))
-    return int(found[1]) if found else 0
+    match = re.search(r"status code: (\d{3})", str(error))
+    return int(match[1]) if match else 0
 
 
 def _kind(text: str) -> str:
@@ -394,9 +396,9 @@ def _kind(text: str) -> str:
     return "the connection failed"
 
 
-def _whole_s(found: Any) -> float:
+def _whole_s(entry: Any) -> float:
     """When an object changed; the answer to a HEAD has no fractions, that to a listing may."""
-    return float(math.floor(found["last_modified"].timestamp()))
+    return float(math.floor(entry["last_modified"].timestamp()))
 
 
 def _tag(meta: dict[str, Any]) -> Tag:

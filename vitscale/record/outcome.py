@@ -91,8 +91,8 @@ class Rows(Sequence[Row]):
         if name not in self.names or (row, name) in self.absent:
             raise KeyError(name)
         column = self.names.index(name)
-        (found,) = struct.unpack_from("<d", self.values, 8 * (len(self.names) * row + column))
-        return float(found)
+        (number,) = struct.unpack_from("<d", self.values, 8 * (len(self.names) * row + column))
+        return float(number)
 
     def last(self) -> Rows:
         """The last row alone."""

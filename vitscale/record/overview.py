@@ -59,11 +59,11 @@ def overview(store: Store) -> tuple[list[StudyState], int]:
     if not slugs:
         raise ValueError(f"a study must be in the store, but got none (store={str(store.root)!r})")
     alive = {slug: _or_warn(False, store.driver_is_alive, slug) for slug in slugs}
-    known: dict[str, TrialState] = {}
+    by_id: dict[str, TrialState] = {}
     files = store.folder.files()  # once: a bucket lists a thousand at a time
     of_trials, of_studies = by_folder(files, "trials/"), by_folder(files, "studies/")
     states = [
-        _or_warn(None, _study_state, store, slug, alive, known, of_trials, of_studies.get(slug, {}))
+        _or_warn(None, _study_state, store, slug, alive, by_id, of_trials, of_studies.get(slug, {}))
         for slug in slugs
     ]
     num_bytes = sum(file.num_bytes for file in files.values())
@@ -83,11 +83,11 @@ def _study_state(
     store: Store,
     slug: str,
     alive: dict[str, bool],
-    known: dict[str, TrialState],
+    by_id: dict[str, TrialState],
     all_files: dict[str, dict[str, FileState]],
     files: Mapping[str, FileState],
 ) -> StudyState | None:
-    """The state of one study; adds the trials it reads to `known`, since studies share trials."""
+    """The state of one study; adds the trials it reads to `by_id`, since studies share trials."""
     trials, stopped = [], store.asked(slug).get("stopped", {})
     plan = store.plan(slug)
     entries = plan["trials"]
@@ -95,12 +95,12 @@ def _study_state(
     states = {i: all_files[i][ROWS] for i in ids if ROWS in all_files.get(i, {})}
     index = Index(store, slug, ids, states, with_rows=False)
     for trial_id in ids:
-        if trial_id not in known:
-            known[trial_id] = _trial_state(index, trial_id, alive, all_files.get(trial_id, {}))
+        if trial_id not in by_id:
+            by_id[trial_id] = _trial_state(index, trial_id, alive, all_files.get(trial_id, {}))
         trials.append(
-            known[trial_id]._replace(status=Status.STOPPED)
+            by_id[trial_id]._replace(status=Status.STOPPED)
             if trial_id in stopped
-            else known[trial_id]
+            else by_id[trial_id]
         )
     # parents are no trials, but their weights are the study's
     parents = [all_files.get(entry["id"], {}) for entry in plan.get("parents", ())]
@@ -139,12 +139,12 @@ def _looks(
 
 def by_folder(files: Mapping[str, FileState], below: str = "") -> dict[str, dict[str, FileState]]:
     """Name of each folder, of those below a path, -> its files by their path in it."""
-    found: dict[str, dict[str, FileState]] = {}
+    states_of: dict[str, dict[str, FileState]] = {}
     for path, state in files.items():
         folder, _, name = path.removeprefix(below).partition("/")
         if name and path.startswith(below):
-            found.setdefault(folder, {})[name] = state
-    return found
+            states_of.setdefault(folder, {})[name] = state
+    return states_of
 
 
 def _trial_state(

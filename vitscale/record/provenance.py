@@ -80,8 +80,8 @@ def _git(*arguments: str) -> str:
 
 def _versions() -> str:
     names = ("vitscale", "torch", "timm", "numpy", "ray")
-    found = [f"{name} {version}" for name in names if (version := installed(name))]
-    return ", ".join([f"python {platform.python_version()}", *found])
+    versions = [f"{name} {version}" for name in names if (version := installed(name))]
+    return ", ".join([f"python {platform.python_version()}", *versions])
 
 
 def installed(name: str) -> str:
@@ -139,11 +139,11 @@ def commits_of(outcomes: Mapping[str, Outcome]) -> dict[str, str]:
     """
     own = provenance()
     names = {own["sources"]: own["commit"]}
-    found = {}
+    commits = {}
     for trial_id, outcome in outcomes.items():
         commit, of = outcome.facts.get("commit", ""), outcome.facts.get("sources", "")
-        found[trial_id] = names.setdefault(of, commit) if of else commit
-    return {trial_id: commit for trial_id, commit in found.items() if commit}
+        commits[trial_id] = names.setdefault(of, commit) if of else commit
+    return {trial_id: commit for trial_id, commit in commits.items() if commit}
 
 
 # facts of a trial
@@ -165,10 +165,10 @@ def from_fact(text: str) -> dict[str, str]:
 
 def images_of(outcome: Outcome) -> dict[str, str]:
     """Set -> digest of the images on which a trial was trained ("train") and evaluated."""
-    found = from_fact(outcome.facts.get(EVAL_IMAGES, ""))
+    digests = from_fact(outcome.facts.get(EVAL_IMAGES, ""))
     if train := outcome.facts.get(TRAIN_IMAGES):
-        found["train"] = train
-    return found
+        digests["train"] = train
+    return digests
 
 
 def mixed_images(facts: Iterable[str]) -> str:
@@ -178,9 +178,9 @@ def mixed_images(facts: Iterable[str]) -> str:
         for name, digest in from_fact(text).items():
             by_set.setdefault(name, Counter())[digest] += 1
     mixed = [
-        f"{name} ({', '.join(f'{num} on {digest:.8}' for digest, num in found.most_common())})"
-        for name, found in by_set.items()
-        if len(found) > 1
+        f"{name} ({', '.join(f'{num} on {digest:.8}' for digest, num in digests.most_common())})"
+        for name, digests in by_set.items()
+        if len(digests) > 1
     ]
     if not mixed:
         return ""

@@ -32,19 +32,19 @@ ROW_COLUMNS = ["study", "arm", "point", "trial_id", "status"]
 
 
 def read_trials(
-    study: Study, store: Store, known: Mapping[str, Outcome] | None = None
+    study: Study, store: Store, done: Mapping[str, Outcome] | None = None
 ) -> dict[str, Outcome]:
     """The outcome of every planned trial, from the store and the ledger of a search.
 
-    Outcomes in `known` are not read again: a done trial does not change. A trial with a damaged
+    Outcomes in `done` are not read again: a done trial does not change. A trial with a damaged
     file counts as missing, with a warning that names the file.
     """
-    known = {**(known or {}), **stopped(study, store)}
+    done = {**(done or {}), **stopped(study, store)}
     ids = [trial.config.id for trial in study.trials]
-    index = Index(store, study.slug, [i for i in ids if i not in known])
-    others = store.others_of([i for i in ids if i not in known and i not in index.done])
+    index = Index(store, study.slug, [i for i in ids if i not in done])
+    others = store.others_of([i for i in ids if i not in done and i not in index.done])
     read = {
-        i: known.get(i)
+        i: done.get(i)
         or store.outcome(
             i,
             lambda trial_id: read_done(trial_id, study, index),
@@ -208,8 +208,8 @@ def outcomes(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:
     errors, last = _errors(study.column, ended), _last(study.column, ended)
     fields = _fields([trial.config for trial in study.trials])
     facts = pd.DataFrame({name: [o.facts.get(name, "") for o in ended] for name in PROVENANCE})
-    known = {*labels, *errors, *fields, *facts}  # a foreign file may have any column
-    last = last[[name for name in last if name not in known]]
+    own_columns = {*labels, *errors, *fields, *facts}  # a foreign file may have any column
+    last = last[[name for name in last if name not in own_columns]]
     frame = pd.concat([labels, errors, fields, last, facts], axis=1)
     numbers = ["value", "best_value", "diverged_step", "train_s"]
     return _frame(frame, [*ROW_COLUMNS, *numbers]).astype(dict.fromkeys(numbers, "float64"))

@@ -62,10 +62,10 @@ def _by_prefix(store: Store, plans: Plans, prefix: str) -> str:
     ids = sorted(i for i in {*planned, *store.trial_ids()} if i.startswith(prefix))
     if not PREFIX.fullmatch(prefix) or len(ids) != 1:
         shown = ", ".join(ids[:MOST_NAMED]) + (", ..." if len(ids) > MOST_NAMED else "")
-        found = f"{len(ids)} trials: {shown}" if ids and prefix else "no trial of the store"
+        matches = f"{len(ids)} trials: {shown}" if ids and prefix else "no trial of the store"
         raise ValueError(
             "a trial must be named by a unique prefix of its id, STUDY:ARM or STUDY:ARM:POINT, "
-            f"but got ({prefix[:100]!r}: {found})"
+            f"but got ({prefix[:100]!r}: {matches})"
         )
     return ids[0]
 
@@ -83,17 +83,17 @@ def _by_arm(plans: Plans, name: str) -> list[str]:
     if not of_arm:
         raise ValueError(f"an arm must be among ({', '.join(arms)}), but got ({rest!r})")
     names = point_names(of_arm)
-    found = [
+    matches = [
         entry["id"] for entry in of_arm if not point or _is_at(entry, names[entry["id"]], point)
     ]
-    if not found:
+    if not matches:
         shown = list(names.values())
         more = ", ..." if len(shown) > 2 * MOST_NAMED else ""
         raise ValueError(
             f"a point of {arm} must be among ({', '.join(shown[: 2 * MOST_NAMED])}{more}), but got "
             f"({point!r})"
         )
-    return found
+    return matches
 
 
 def _is_at(entry: Mapping[str, Any], name: str, point: str) -> bool:
@@ -178,17 +178,17 @@ def _branches(plans: Plans, trial_id: str) -> list[dict[str, Any]]:
     """The planned trials that start from a trial, and the steps at which they do; AT_END with its
     final weights.
     """
-    found = {}
+    steps = {}
     for plan in plans.values():
         for entry in entries(plan):
             config = entry.get("config")
             if not isinstance(config, Mapping):
                 continue
             if config.get("trunk") == trial_id:
-                found[entry["id"]] = config.get("trunk_step")
+                steps[entry["id"]] = config.get("trunk_step")
             elif trial_id in (config.get("init_from"), config.get("teacher")):
-                found[entry["id"]] = AT_END
-    return [{"trial_id": branch, "step": step} for branch, step in found.items()]
+                steps[entry["id"]] = AT_END
+    return [{"trial_id": branch, "step": step} for branch, step in steps.items()]
 
 
 def _config(store: Store, trial_id: str, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -208,9 +208,9 @@ def _planned(
 
     Names of a plan depend on all its trials, so they are made once per plan.
     """
-    found: dict[str, list[tuple[Mapping[str, Any], Place]]] = {i: [] for i in trial_ids}
+    by_id: dict[str, list[tuple[Mapping[str, Any], Place]]] = {i: [] for i in trial_ids}
     for slug, plan in plans.items():
-        entries = [entry for entry in plan["trials"] if entry["id"] in found]
+        entries = [entry for entry in plan["trials"] if entry["id"] in by_id]
         if not entries:
             continue
         names, links = point_names(plan["trials"]), link_paths(plan["trials"])
@@ -223,8 +223,8 @@ def _planned(
                 "name": names[entry["id"]],
                 "link": folder.address(links[entry["id"]]),
             }
-            found[entry["id"]].append((entry, place))
-    return found
+            by_id[entry["id"]].append((entry, place))
+    return by_id
 
 
 def earlier_studies(plans: Plans, trial_id: str) -> tuple[str, ...]:

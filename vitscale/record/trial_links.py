@@ -30,10 +30,10 @@ def point_name(entry: Mapping[str, Any]) -> str:
 
 def point_names(trials: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Trial id -> its name within its arm; with the id where only that distinguishes two."""
-    known = Counter((entry["arm"], point_name(entry)) for entry in trials)
+    counts = Counter((entry["arm"], point_name(entry)) for entry in trials)
     return {
         entry["id"]: point_name(entry)
-        + (f" {entry['id']}" if known[entry["arm"], point_name(entry)] > 1 else "")
+        + (f" {entry['id']}" if counts[entry["arm"], point_name(entry)] > 1 else "")
         for entry in trials
     }
 
@@ -49,10 +49,10 @@ def link_paths(trials: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 def _folders(arms: Mapping[str, None]) -> dict[str, str]:
     """Arm -> a folder of its own, also where names differ in case or in unsafe characters only."""
-    known = Counter(_safe(arm).casefold() for arm in arms)
+    counts = Counter(_safe(arm).casefold() for arm in arms)
     return {
         arm: _safe(arm)
-        + (f" {_digest(arm)}" if known[_safe(arm).casefold()] > 1 or _is_cut(arm) else "")
+        + (f" {_digest(arm)}" if counts[_safe(arm).casefold()] > 1 or _is_cut(arm) else "")
         for arm in arms
     }
 

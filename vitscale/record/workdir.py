@@ -158,17 +158,17 @@ class Workdir:
 
     def links(self) -> dict[str, str]:
         """Path below -> target, of all symbolic links."""
-        found: dict[str, str] = {}
+        targets: dict[str, str] = {}
         folders = [("", str(self._at()))]
         while folders:
             prefix, path = folders.pop()
             with contextlib.suppress(OSError), os.scandir(path) as entries:
                 for entry in entries:
                     if entry.is_symlink():
-                        found[prefix + entry.name] = os.readlink(entry.path)
+                        targets[prefix + entry.name] = os.readlink(entry.path)
                     elif entry.is_dir():
                         folders.append((f"{prefix}{entry.name}/", entry.path))
-        return found
+        return targets
 
     def remove_link(self, name: str) -> None:
         """Removes a link, and its folder if that is then empty; leaves anything else."""
@@ -238,12 +238,12 @@ class Workdir:
 
     def having_any(self, prefix: str) -> set[str]:
         """The subfolders that have a file, or a folder, whose name starts with a prefix."""
-        found, top = set(), self._at()
+        folders, top = set(), self._at()
         for folder in self.names():
             with contextlib.suppress(OSError):  # no folder
                 if any(name.startswith(prefix) for name in os.listdir(f"{top}/{folder}")):
-                    found.add(folder)
-        return found
+                    folders.add(folder)
+        return folders
 
     def states(self, name: str, folders: Collection[str]) -> dict[str, FileState]:
         """Subfolder -> the state of its file of this name; without those that have none."""
@@ -253,18 +253,18 @@ class Workdir:
         self, names: Sequence[str], folders: Collection[str]
     ) -> list[dict[str, FileState]]:
         """For each name what `states` gives, with one look at all."""
-        found: list[dict[str, FileState]] = [{} for _ in names]
+        states: list[dict[str, FileState]] = [{} for _ in names]
         top = self._at()
-        for name, of_name in zip(names, found, strict=True):
+        for name, of_name in zip(names, states, strict=True):
             for folder in folders:
                 with contextlib.suppress(OSError):  # as os.path.lexists
                     state = os.lstat(f"{top}/{folder}/{name}")
                     of_name[folder] = FileState(state.st_size, state.st_mtime)
-        return found
+        return states
 
     def files(self) -> dict[str, FileState]:
         """All files below the folder by relative path, without those that vanish meanwhile."""
-        found: dict[str, FileState] = {}
+        states: dict[str, FileState] = {}
         folders = [("", str(self._at()))]
         while folders:
             prefix, path = folders.pop()
@@ -276,8 +276,8 @@ class Workdir:
                         elif not entry.is_dir():
                             state = entry.stat()
                             size, changed_s = state.st_size, state.st_mtime
-                            found[prefix + entry.name] = FileState(size, changed_s)
-        return found
+                            states[prefix + entry.name] = FileState(size, changed_s)
+        return states
 
     def state(self, name: str) -> FileState:
         """Size and time of a file. Raises FileNotFoundError."""

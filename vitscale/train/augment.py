@@ -14,7 +14,7 @@ all parameters of a batch travel in one copy.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import assert_never
 
 import numpy as np
@@ -32,9 +32,6 @@ CROP_RATIO = (3 / 4, 4 / 3)  # width over height, of random resized crops
 SRC_PADDING = 4  # pixels, DeiT III's
 ERASED_AREA = (0.02, 1 / 3)  # fraction of the image
 ERASED_RATIO = (0.3, 1 / 0.3)  # height over width
-Planned = Callable[
-    [PackedCopy, tuple[int, ...], TrainConfig, np.ndarray, np.random.Generator], Step
-]
 TRIES = 10  # candidates per rectangle, until one fits: torchvision's and timm's number
 
 
@@ -89,16 +86,6 @@ def crop_encoded(image: Tensor, box: Iterable[int], config: TrainConfig) -> Tens
             assert_never(never)
 
 
-def crop_pixels(
-    images: Tensor, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator
-) -> Tensor:
-    """Crops each image at random: float (b, C, H, W) in [0, 1] -> (b, C, R, R) in [0, 1].
-
-    Raises ValueError if the crop is "pad" and the images are not `resolution` pixels large.
-    """
-    return _at_once(plan_crop, images, config, positions, rng)
-
-
 def plan_crop(
     packed: PackedCopy,
     size: tuple[int, ...],
@@ -106,7 +93,10 @@ def plan_crop(
     positions: np.ndarray,
     rng: np.random.Generator,
 ) -> Step:
-    """Plans crop_pixels for images of one height and width."""
+    """A random crop of each image: float (b, C, H, W) in [0, 1] -> (b, C, R, R) in [0, 1].
+
+    Raises ValueError if the crop is "pad" and the images are not `resolution` pixels large.
+    """
     height, width = size
     sizes = np.array([[height, width]] * len(positions))
     match config.crop:
@@ -164,16 +154,6 @@ def eval_side(config: TrainConfig) -> int:
     return math.floor(config.resolution / config.eval_crop_ratio + 1e-6)
 
 
-def augment(
-    images: Tensor, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator
-) -> Tensor:
-    """Flips, applies the policy and jitters colors: (b, C, R, R) in [0, 1] -> the same.
-
-    Policies operate on 256 levels.
-    """
-    return _at_once(plan_augment, images, config, positions, rng)
-
-
 def plan_augment(
     packed: PackedCopy,
     size: tuple[int, ...],
@@ -181,7 +161,10 @@ def plan_augment(
     positions: np.ndarray,
     rng: np.random.Generator,
 ) -> Step:
-    """Plans augment for images of one height and width."""
+    """Flips, the policy and jittered colors: (b, C, R, R) in [0, 1] -> the same.
+
+    Policies operate on 256 levels.
+    """
     flips = None
     if config.flip_prob:
         flips = packed.add((rng.random(config.batch_size) < config.flip_prob)[positions])
@@ -223,17 +206,6 @@ def normalize(
     return torch.sub(images, mean, out=centered).div_(std)
 
 
-def erase(
-    images: Tensor, config: TrainConfig, positions: np.ndarray, rng: np.random.Generator
-) -> Tensor:
-    """Replaces a random rectangle by normal noise in some images: (b, C, H, W) -> the same.
-
-    Images are normalized. Zhong et al. 2020 as in timm's mode "pixel", which DeiT uses: 2% to a
-    third of the area.
-    """
-    return _at_once(plan_erase, images.clone(), config, positions, rng)
-
-
 def plan_erase(
     packed: PackedCopy,
     size: tuple[int, ...],
@@ -241,7 +213,11 @@ def plan_erase(
     positions: np.ndarray,
     rng: np.random.Generator,
 ) -> Step:
-    """Plans erase for images of one height and width, which are overwritten."""
+    """A random rectangle of normal noise in some images: (b, C, H, W) -> the same.
+
+    Images are normalized, and overwritten. Zhong et al. 2020 as in timm's mode "pixel", which DeiT
+    uses: 2% to a third of the area.
+    """
     if not config.erasing_prob:
         return lambda images: images
     chosen = rng.random(config.batch_size) < config.erasing_prob
@@ -467,17 +443,3 @@ def _windows(packed: PackedCopy, top: np.ndarray, left: np.ndarray, side: int) -
         return cropped.permute(0, 3, 1, 2)
 
     return step
-
-
-def _at_once(
-    planned: Planned,
-    images: Tensor,
-    config: TrainConfig,
-    positions: np.ndarray,
-    rng: np.random.Generator,
-) -> Tensor:
-    """Plans one operation, sends its copy and applies it."""
-    packed = PackedCopy(images.device)
-    step = planned(packed, images.shape[-2:], config, positions, rng)
-    packed.send()
-    return step(images)

@@ -316,11 +316,11 @@ def examine(configs: Sequence[TrainConfig], root: Path | None) -> dict[str, str]
     images = load_split(configs[0], "train", root)
     for config in {(c.crop, c.resolution): c for c in configs}.values():
         _check_crop(images, config)
-    found = {"train": fingerprint(images)}
+    fingerprints = {"train": fingerprint(images)}
     for config in {c.evals: c for c in configs}.values():
         for name in config.evals:
-            found[name] = fingerprint(load_split(config, name, root))
-    return found
+            fingerprints[name] = fingerprint(load_split(config, name, root))
+    return fingerprints
 
 
 def _check_crop(images: Images, config: TrainConfig) -> None:

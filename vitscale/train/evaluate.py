@@ -73,9 +73,9 @@ def evaluate_weights(
     predictions = [Predictions(with_top=top_of == weights) for weights in WEIGHTS[: len(models)]]
     if top_of is not None and len(models) == 1:  # no average: raw weights stand for both
         predictions = [Predictions(with_top=True)]
-    found = evaluate_each(models, held_out, config, team, num_workers, predictions)
+    evaluated = evaluate_each(models, held_out, config, team, num_workers, predictions)
     for number, weights in enumerate(WEIGHTS):
-        of_weights = found[min(number, len(models) - 1)]
+        of_weights = evaluated[min(number, len(models) - 1)]
         row |= {column(split, weights, quantity): value for quantity, value in of_weights.items()}
     for weights, prediction in zip(WEIGHTS, predictions, strict=False):
         wrong[column(split, weights, "wrong")] = prediction.wrong(team, held_out.num)
@@ -145,18 +145,18 @@ def evaluate_all(
             images = precise.unmixed(config.precise_bn, num_loader_workers)
             images = _calling(before_batch, images)
             reestimate(module, images, partial(autocast, config, precise.device))
-    found: dict[str, list[Row]] = {}  # of each split, one row per module
+    by_split: dict[str, list[Row]] = {}  # of each split, one row per module
     misses: dict[tuple[str, str], np.ndarray] = {}  # of (split, weights)
     for split, data in held_out.items():
         predictions = [Predictions() for _ in modules] if wrong is not None else None
-        found[split] = evaluate_each(
+        by_split[split] = evaluate_each(
             modules, data, config, team, num_loader_workers, predictions, before_batch, forward
         )
         for weights, prediction in zip(WEIGHTS, predictions or (), strict=False):
             misses[split, weights] = prediction.wrong(team, data.num)
     row: Row = {}
     for number, weights in enumerate(WEIGHTS):
-        for split, rows in found.items():
+        for split, rows in by_split.items():
             quantities = rows[min(number, len(modules) - 1)]
             row |= {column(split, weights, name): value for name, value in quantities.items()}
             if wrong is not None and (split, weights) in misses:
@@ -172,7 +172,7 @@ def evaluate(
     num_loader_workers: int = 0,
     predictions: Predictions | None = None,
 ) -> Row:
-    """The QUANTITIES of vitscale.plan.metrics over all images of an evaluation set, for any team.
+    """The METRICS of vitscale.plan.metrics over all images of an evaluation set, for any team.
 
     loss: mean cross entropy in nats, against the label. error_pct and top5_error_pct: percentage of
     images whose label is not the class, or not among the five classes, with the largest logits; the
@@ -279,7 +279,7 @@ class _Tally:
         return missed
 
     def row(self, team: Team, num: int) -> Row:
-        """The QUANTITIES over all processes; the only place of an evaluation that waits."""
+        """The METRICS over all processes; the only place of an evaluation that waits."""
         loss, wrong, gaps = team.sum(self.loss), team.sum(self.wrong), team.sum(self.gaps)
         sums = torch.cat([loss[None], wrong.double(), gaps.abs().sum()[None]])
         loss_sum, num_wrong, num_wrong_top5, gap = sums.tolist()

@@ -11,7 +11,7 @@ from collections.abc import (
 )
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -61,7 +61,6 @@ TIMING = ("train_s", "eval_s", "unix_s", "peak_memory_mib")
 # The last checkpoint keeps all that a training needs; rows and final weights; the same if the
 # weights are small; or rows alone.
 Kept = Literal["all", "weights", "small", "rows"]
-T = TypeVar("T")
 
 
 class Trained(NamedTuple):

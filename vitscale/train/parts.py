@@ -148,9 +148,9 @@ def made(config: TrainConfig, field: str, *given: Any, data_root: Path | None = 
     try:
         return function(*given, **arguments)
     except Exception as error:
-        known = ", ".join(f"{name}={shown(value)}" for name, value in arguments.items())
+        listed = ", ".join(f"{name}={shown(value)}" for name, value in arguments.items())
         raise ValueError(
-            f"a part must work with its arguments, but got ({part}: {known}; {reason_of(error)})"
+            f"a part must work with its arguments, but got ({part}: {listed}; {reason_of(error)})"
         ) from error
 
 
@@ -261,14 +261,14 @@ def own_metrics(config: TrainConfig) -> Callable[[Tensor, Tensor], Mapping[str, 
     names = [metric.name for metric in declared]
 
     def values(logits: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
-        found: Mapping[str, Tensor] = function(logits, labels)
-        shapes = {name: tuple(of.shape) for name, of in found.items()}
+        by_name: Mapping[str, Tensor] = function(logits, labels)
+        shapes = {name: tuple(of.shape) for name, of in by_name.items()}
         if shapes != dict.fromkeys(names, (len(logits),)):
             raise ValueError(
                 f"metrics must give ({', '.join(names)}), each of the shape (B,), but got "
                 f"({config.metrics}: {shapes} for a batch of {len(logits)})"
             )
-        return found
+        return by_name
 
     return values
 

@@ -40,28 +40,6 @@ class Warp(NamedTuple):
     fill: tuple[int, int, int] = (0, 0, 0)
 
 
-def apply(
-    images: Tensor,
-    names: np.ndarray,
-    values: np.ndarray,
-    warp: Warp,
-    possible: Collection[str] | None = None,
-) -> Tensor:
-    """Applies names[i] with strength values[i] to image i: uint8 (B, 3, H, W) -> the same.
-
-    The name "" leaves an image unchanged. Strengths: shears, the tangent; translations, pixels to
-    the right or down; Rotate, degrees counter-clockwise; Brightness, Color, Contrast, Sharpness,
-    the factor of PIL.ImageEnhance; Posterize, bits kept, 0 for black; Solarize, the first level
-    inverted; SolarizeAdd, levels added below 128; Blur, the standard deviation in pixels. The
-    others have none. With `possible`, the names that could be drawn, the calls do not depend on
-    those that were.
-    """
-    packed = PackedCopy(images.device)
-    step = plan(packed, names, values, warp, images.shape[-2:], possible)
-    packed.send()
-    return step(images)
-
-
 def plan(
     packed: PackedCopy,
     names: np.ndarray,
@@ -70,9 +48,15 @@ def plan(
     size: tuple[int, ...],
     possible: Collection[str] | None = None,
 ) -> Step:
-    """Plans `apply` for images of one height and width.
+    """Operation names[i] with strength values[i] on image i: uint8 (B, 3, H, W) -> the same.
 
-    Adds the parameters to the copy; the returned function can be called once the copy is sent.
+    The name "" leaves an image unchanged. Strengths: shears, the tangent; translations, pixels to
+    the right or down; Rotate, degrees counter-clockwise; Brightness, Color, Contrast, Sharpness,
+    the factor of PIL.ImageEnhance; Posterize, bits kept, 0 for black; Solarize, the first level
+    inverted; SolarizeAdd, levels added below 128; Blur, the standard deviation in pixels. The
+    others have none. With `possible`, the names that could be drawn, the calls do not depend on
+    those that were. Adds the parameters to the copy; the returned function can be called once the
+    copy is sent.
     """
     if possible is not None:
         return _planned(packed, set(possible), names, values, warp, size)

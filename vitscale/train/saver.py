@@ -146,14 +146,14 @@ def pinned_like(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 def _gpu_tensors(state: dict[str, Any]) -> list[Tensor]:
     """The tensors of a state that are on a GPU and have elements, in a fixed order."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
 
     def seen(tensor: Tensor) -> Tensor:
-        found.append(tensor)
+        tensors.append(tensor)
         return tensor
 
     _copied(state, seen)
-    return found
+    return tensors
 
 
 def _copied(value: Any, of_gpu: Callable[[Tensor], Tensor]) -> Any:

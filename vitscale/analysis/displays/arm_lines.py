@@ -101,11 +101,7 @@ def _panel(
             runs_aside=0.6 * step * (1 if 2 * index >= len(curves) else -1),  # away from others
         ).draw(ax)
         published.draw_printed_line(ax, study, name, x, look["marker"])
-        diverged = table["diverged"].loc[curve.index]
-        for place, num, of in zip(x, diverged, runs, strict=True):
-            if num:
-                lines.cross(ax, place, rows, look["color"], f"{num}/{len(of)}")
-        rows += bool(diverged.any())
+        rows += lines.crosses(ax, x, runs, rows, look["color"])
         label = f"{curve.name}\n{estimates.describe(pd.concat(runs))}, {len(runs)} arms"
         handles.append(lines.handle(label, look))
     if not table["n"].any():

@@ -14,6 +14,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from vitscale.analysis import estimates
 from vitscale.analysis.cells import cells
+from vitscale.analysis.columns import interval_of
 from vitscale.analysis.comparisons import (
     ALPHA,
     VERDICTS,
@@ -87,7 +88,7 @@ def _forest(ax: Axes, table: pd.DataFrame, results: Results) -> None:
     ax.axvline(0, color=GREY, linewidth=0.8)
     labels = []
     for y, (_, row) in enumerate(table.iterrows()):
-        point, low, high = (row[f"difference{end}"] for end in ("", "_low", "_high"))
+        point, low, high = interval_of(row, "difference")
         label = _label(row)
         labels.append(label)
         color = SHOWN if row["difference_p_holm"] < ALPHA else OPEN

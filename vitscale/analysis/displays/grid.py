@@ -33,8 +33,8 @@ def factorial_grid(results: Results) -> Figure:
     figure = Figure(figsize=size, layout="constrained")
     grid = list(figure.subplots(lines, wide, squeeze=False).flat)
     values = table["mean"].to_numpy(dtype=float)
-    known = values[np.isfinite(values)]
-    ends = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
+    finite = values[np.isfinite(values)]
+    ends = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
     image = None
     for ax, panel in itertools.zip_longest(grid, panels):
         if panel is None:

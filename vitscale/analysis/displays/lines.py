@@ -15,6 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from vitscale.analysis import estimates
+from vitscale.analysis.columns import interval_of
 from vitscale.analysis.report.layout import GREY, MARKERS, style
 from vitscale.analysis.report.tooltips import describe
 
@@ -29,7 +30,7 @@ def look(index: int, *, dashed: bool = True, marker: str | None = None) -> dict[
 
 def ends(table: pd.DataFrame, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(n,) each: a column of estimates and the ends of its intervals."""
-    point, low, high = (table[f"{name}{end}"].to_numpy(float) for end in ("", "_low", "_high"))
+    point, low, high = (of.to_numpy(float) for of in interval_of(table, name))
     return point, low, high
 
 
@@ -119,6 +120,17 @@ def cross(ax: Axes, x: float, row: int, color: str, text: str, *, above: bool = 
         color=color,
         annotation_clip=False,
     )
+
+
+def crosses(
+    ax: Axes, x: Iterable[float], runs: Iterable[pd.DataFrame], row: int, color: str
+) -> bool:
+    """A row of crosses where runs of a line diverged, with their share; returns whether any did."""
+    lost = [(at, estimates.counts(of)["diverged"], len(of)) for at, of in zip(x, runs, strict=True)]
+    for at, num, total in lost:
+        if num:
+            cross(ax, at, row, color, f"{num}/{total}")
+    return any(num for _, num, _ in lost)
 
 
 def make_room(axes: Sequence[Axes], rows: int) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 from scipy.special import stdtrit
 
+from vitscale.analysis.columns import named
 from vitscale.analysis.distribution.edf import TIMES, WITHIN, area_scores
 from vitscale.analysis.distribution.population import Population
 from vitscale.analysis.stats.betting import difference_interval, interval, p_of_no_difference
@@ -27,11 +28,11 @@ def of_arm(draws: Population) -> dict[str, float]:
 
     NaN for Sobol designs, whose draws are not independent, and without a reference.
     """
-    known = draws.n > 0 and draws.scramble is None and not np.isnan(draws.reference)
+    has_numbers = draws.n > 0 and draws.scramble is None and not np.isnan(draws.reference)
     limits = dict(zip(WITHIN, draws.metric.within, strict=True))
     names = {name: name.replace("_pct", "_anytime_pct") for name in (*limits, TIMES_SHARE)}
     ends: dict[str, tuple[float, ...]] = dict.fromkeys([*names.values(), "area_anytime"], NONE)
-    if known:
+    if has_numbers:
         delta, (reach,) = draws.delta(), _reach(draws, np.array([ALPHA]))
         alpha = _of_draws(draws.reference_noise[1])
         for name, within in limits.items():
@@ -39,7 +40,7 @@ def of_arm(draws: Population) -> dict[str, float]:
         ends[names[TIMES_SHARE]] = _share(draws.above(TIMES), 0.0, TIMES * reach, alpha)
         scores = [area_scores(delta + off, draws.metric.beyond) for off in (0.0, reach, -reach)]
         ends["area_anytime"] = float(scores[0].mean()), *_ends(scores[1], scores[2], alpha)
-    return _named(ends)
+    return _columns(ends)
 
 
 def _share(
@@ -51,12 +52,8 @@ def _share(
     return 100 * float((values <= limit).mean()), 100 * low, 100 * high
 
 
-def _named(ends: Mapping[str, tuple[float, ...]]) -> dict[str, float]:
-    return {
-        f"{name}{end}": value
-        for name, values in ends.items()
-        for end, value in zip(("", "_low", "_high"), values, strict=True)
-    }
+def _columns(ends: Mapping[str, tuple[float, ...]]) -> dict[str, float]:
+    return {column: x for of in ends.items() for column, x in named(*of).items()}
 
 
 def of_pair(a: Population, b: Population, is_paired: bool) -> dict[str, float]:
@@ -82,7 +79,7 @@ def of_pair(a: Population, b: Population, is_paired: bool) -> dict[str, float]:
             apart = (a.delta()[in_a] <= near) * 1.0 - (b.delta()[in_b] <= near)
             values = 100 * np.array([apart.mean(), *difference_interval(apart, apart)])
             ends["within_near_anytime_difference_pct"] = tuple(values.tolist())
-    return {**_named(ends), "p": p}
+    return {**_columns(ends), "p": p}
 
 
 def _pairs(a: Population, b: Population, is_paired: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -103,8 +100,8 @@ def area_difference(
     where an arm has fewer than two references.
     """
     in_a, in_b = _pairs(a, b, is_paired)
-    known = a.reference_noise[1] and b.reference_noise[1] and len(in_a)
-    if not known or a.scramble is not None or b.scramble is not None:
+    has_numbers = a.reference_noise[1] and b.reference_noise[1] and len(in_a)
+    if not has_numbers or a.scramble is not None or b.scramble is not None:
         return np.nan, np.nan, np.nan, np.nan
     delta_a, delta_b, span = a.delta()[in_a], b.delta()[in_b], a.metric.beyond
 

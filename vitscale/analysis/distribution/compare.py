@@ -152,8 +152,8 @@ def superiority(
 
 def _num_below(values: np.ndarray, others: np.ndarray) -> np.ndarray:
     """(n,) for each of (n,) values how many of the others are below it, with ties at one half."""
-    known = np.sort(others)
-    below, at_most = (np.searchsorted(known, values, side=side) for side in ("left", "right"))
+    ascending = np.sort(others)
+    below, at_most = (np.searchsorted(ascending, values, side=side) for side in ("left", "right"))
     return 0.5 * (below + at_most)
 
 

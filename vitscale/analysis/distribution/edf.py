@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import stdtrit
 
+from vitscale.analysis.columns import named
 from vitscale.analysis.distribution.population import Population
 from vitscale.analysis.stats.bands import share_bounds
 from vitscale.analysis.stats.intervals import (
@@ -31,6 +32,7 @@ TIMES = 1.5
 # columns of the shares within `Metric.within` of the reference
 WITHIN = ("within_quarter_near_pct", "within_half_near_pct", "within_near_pct")
 NUM_LEVELS = 11  # from 0 to `beyond`, of the simultaneous band of a Sobol design
+NONE = (np.nan,) * 3  # an estimate that does not exist, and its interval
 
 
 def edf(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -125,11 +127,6 @@ def area_scores(delta: np.ndarray, span: float) -> np.ndarray:
     return np.clip(1 - np.maximum(delta, 0) / span, 0, 1)
 
 
-def area(delta: np.ndarray, span: float) -> float:
-    """Area under the EDF of delta from 0 to `span`, divided by `span`: 1 is best, 0 is worst."""
-    return float(area_scores(delta, span).mean())
-
-
 def summary(draws: Population, confidence: float = 0.95) -> dict[str, float | None]:
     """The estimates of an arm with intervals.
 
@@ -178,18 +175,14 @@ def _against_reference(draws: Population, confidence: float) -> dict[str, float]
     limits[f"within_{TIMES}_times_pct"] = (above, 0.0, TIMES * reach)
     numbers: dict[str, float] = {}
     for name, (values, limit, off) in limits.items():
-        numbers |= _named(
-            name, _share(values, limit, off, draws, confidence) if has_reference else None
+        numbers |= named(
+            name, _share(values, limit, off, draws, confidence) if has_reference else NONE
         )
-    numbers |= _named("area", _area(delta, draws, confidence) if has_reference else None)
-    numbers |= _named("ratio", _ratio(draws, confidence) if has_reference else None)
+    numbers |= named("area", _area(delta, draws, confidence) if has_reference else NONE)
+    numbers |= named("ratio", _ratio(draws, confidence) if has_reference else NONE)
     least = draws.metric.within[0]
     shift = reach if draws.reference_noise[1] else least
     return numbers | _if_reference_moved(delta, draws.metric.near, shift)
-
-
-def _named(name: str, numbers: tuple[float, float, float] | None) -> dict[str, float]:
-    return dict(zip((name, f"{name}_low", f"{name}_high"), numbers or (np.nan,) * 3, strict=True))
 
 
 def _share(

@@ -12,6 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from vitscale.analysis.columns import interval_of
 from vitscale.analysis.displays.curve_names import write_names
 from vitscale.analysis.distribution.curves import ABSOLUTE, edf_curves, edf_curves_vs_best
 from vitscale.analysis.distribution.forgiveness import LEAST_REFERENCES, UNTESTED
@@ -249,7 +250,7 @@ def _remark(tests: pd.DataFrame, arms: Sequence[str], absolute: bool) -> str:
 def _area(row: Any) -> str:
     """The arm with the larger area first, as in the headline."""
     a, b = row["a"], row["b"]
-    point, low, high = (row[f"area_difference{end}"] for end in ("", "_low", "_high"))
+    point, low, high = interval_of(row, "area_difference")
     if np.isnan(point):
         return ""
     if point < 0:

@@ -7,8 +7,6 @@ decimals in the table's attrs["decimals"].
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pandas as pd
 
@@ -19,8 +17,6 @@ from vitscale.plan.metrics import ERROR, Metric
 from vitscale.plan.study import Study
 
 P_VALUES = ("area_p", "ratio_p", "within_near_p", "prob_p")  # each corrected by itself
-Table = Callable[[Study, pd.DataFrame], pd.DataFrame]
-EpochTable = Callable[[Study, pd.DataFrame, pd.DataFrame], pd.DataFrame]
 
 
 def edf_summary(results: Results) -> pd.DataFrame:

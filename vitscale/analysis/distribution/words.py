@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pandas as pd
 
 from vitscale.analysis import registry
+from vitscale.analysis.columns import interval_of
 from vitscale.analysis.distribution.budget import tuning_budget, tuning_crossings
 from vitscale.analysis.distribution.explanation import explanation
 from vitscale.analysis.distribution.forgiveness import LEAST_REFERENCES, UNTESTED
@@ -155,7 +156,7 @@ def _estimates(row: pd.Series, key: str, metric: Metric) -> str:
 
 
 def _estimate(row: pd.Series, key: str) -> str:
-    point, low, high = (fixed(row[f"{key}{end}"], 0) for end in ("", "_low", "_high"))
+    point, low, high = (fixed(of, 0) for of in interval_of(row, key))
     return f"{point}% [{low}, {high}]"
 
 

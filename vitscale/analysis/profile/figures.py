@@ -260,13 +260,13 @@ def _gain_panel(
         _printed_gains(ax)
     ax.axhline(0, color=GREY, linewidth=0.8)
     for index, model in enumerate(models):
-        known = table[table["par_over_seq_pct"].notna() & (table["layout"] == "par")]
-        known = known[known["model"] == model].sort_values("batch_size")
-        x = known["batch_size"].to_numpy(dtype=float) * 2 ** (0.08 * index)  # beside each other
-        estimate, low, high = lines.ends(known, "par_over_seq_pct")
+        gains = table[table["par_over_seq_pct"].notna() & (table["layout"] == "par")]
+        gains = gains[gains["model"] == model].sort_values("batch_size")
+        x = gains["batch_size"].to_numpy(dtype=float) * 2 ** (0.08 * index)  # beside each other
+        estimate, low, high = lines.ends(gains, "par_over_seq_pct")
         look = lines.look(index)
         (line,) = ax.plot(x, estimate, markersize=SIZE, zorder=3, **look)
-        describe(line, [f"{model}, {kind}, batch {batch}" for batch in known["batch_size"]])
+        describe(line, [f"{model}, {kind}, batch {batch}" for batch in gains["batch_size"]])
         ax.vlines(x, low, high, color=look["color"], linewidth=1.4, zorder=2)
     _log_axes(ax, sorted({int(batch) for batch in table["batch_size"]}), y=False)
     ax.set_title(kind)

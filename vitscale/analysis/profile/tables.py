@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
+from vitscale.analysis.columns import ends, named
 from vitscale.analysis.estimates import labelled
 from vitscale.analysis.published.tables import read
 from vitscale.analysis.results import Results
@@ -71,16 +72,16 @@ def speeds(results: Results) -> pd.DataFrame:
     """One row per profile, with its factors and its numbers of `throughput`: `speed` in images per
     second, its interval and range, and the change par_over_seq_pct of its cell.
     """
-    table, found = labelled(results.study, results.trials), results.once(throughput)
-    ends = {"": "_images_per_s", "_low": "_images_per_s_low", "_high": "_images_per_s_high"}
-    ends |= {"_min": "_min", "_max": "_max"}
-    change = [name for name in _ends("par_over_seq_pct") if name in found]
+    table, by_batch = labelled(results.study, results.trials), results.once(throughput)
+    names = {"": "_images_per_s", "_low": "_images_per_s_low", "_high": "_images_per_s_high"}
+    names |= {"_min": "_min", "_max": "_max"}
+    change = [name for name in ends("par_over_seq_pct") if name in by_batch]
     of_layout = [
-        found[KEYS + change]
+        by_batch[KEYS + change]
         .assign(layout=layout)
-        .assign(**{f"speed{end}": found[f"{layout}{name}"] for end, name in ends.items()})
+        .assign(**{f"speed{end}": by_batch[f"{layout}{name}"] for end, name in names.items()})
         for layout in LAYOUTS
-        if f"{layout}_n" in found
+        if f"{layout}_n" in by_batch
     ]
     return table.merge(pd.concat(of_layout), how="left", on=[*KEYS, "layout"])
 
@@ -108,17 +109,12 @@ def epoch_minutes(results: Results) -> pd.DataFrame:
 
 
 def _epoch(trial: pd.Series) -> dict[str, object]:
-    facts, speed = dataset_facts(trial["dataset"]), with_ends("speed", runs_of(trial))
+    facts, (speed, low, high) = dataset_facts(trial["dataset"]), median_with_ends(runs_of(trial))
     images = facts.num_train if facts else int(trial["num_images"])
     # the most images per second are the fewest minutes
-    ends = {"": "", "_low": "_high", "_high": "_low"}
-    on_one = {
-        f"minutes{end}": images / speed[f"speed{source}"] / 60 for end, source in ends.items()
-    }
-    on_devices = {
-        name.replace("minutes", f"minutes_on_{DEVICES}"): value / DEVICES
-        for name, value in on_one.items()
-    }
+    minutes = [images / per_s / 60 for per_s in (speed, high, low)]
+    on_one = named("minutes", minutes)
+    on_devices = named(f"minutes_on_{DEVICES}", [of / DEVICES for of in minutes])
     printed = (
         printed_minutes().get(str(trial["model"]), np.nan)
         if trial["dataset"] == "imagenet"
@@ -220,23 +216,21 @@ def _cell(group: pd.DataFrame) -> dict[str, object]:
     for name, values in runs.items():
         memory = float(trials[name]["peak_memory_mib"]) if len(values) else np.nan
         row |= (
-            with_ends(f"{name}_images_per_s", values)
+            named(f"{name}_images_per_s", median_with_ends(values))
             | _extremes(name, values)
             | {f"{name}_peak_mib": memory}
         )
     shift = change(runs["seq"], runs["par"])
-    row |= dict(zip(_ends("par_over_seq_pct"), shift, strict=True)) | {
-        "par_over_seq_p": change_p(*runs.values())
-    }
-    row |= dict(zip(_ends("gain_pct"), gain(shift), strict=True))
-    known = {name: float(np.median(values)) for name, values in runs.items() if len(values)}
+    row |= named("par_over_seq_pct", shift) | {"par_over_seq_p": change_p(*runs.values())}
+    row |= named("gain_pct", gain(shift))
+    medians = {name: float(np.median(values)) for name, values in runs.items() if len(values)}
     lost = [
         f"{name}: {trial['error'] or trial['status']}"
         for name, trial in trials.items()
         if not len(runs[name])
     ]
     return row | {
-        "best": max(known, key=known.__getitem__) if len(known) == len(LAYOUTS) else "",
+        "best": max(medians, key=medians.__getitem__) if len(medians) == len(LAYOUTS) else "",
         "load": group["load"].max() if "load" in group else np.nan,
         "hardware": group["hardware"].iloc[0],
         "not_measured": "; ".join(lost),
@@ -257,22 +251,14 @@ def runs_of(trial: pd.Series) -> np.ndarray:
     )
 
 
-def _ends(name: str) -> tuple[str, str, str]:
-    return name, f"{name}_low", f"{name}_high"
-
-
-def with_ends(name: str, runs: np.ndarray) -> dict[str, float]:
-    return dict(zip(_ends(name), median_with_ends(runs), strict=True))
-
-
 def _of_par() -> list[str]:
     """Columns of a comparison, for a study that has one layout."""
-    par = [*_ends("par_images_per_s"), "par_min", "par_max", "par_n", "par_peak_mib"]
+    par = [*ends("par_images_per_s"), "par_min", "par_max", "par_n", "par_peak_mib"]
     return [
         *par,
-        *_ends("par_over_seq_pct"),
+        *ends("par_over_seq_pct"),
         "par_over_seq_p",
         "par_over_seq_p_holm",
-        *_ends("gain_pct"),
+        *ends("gain_pct"),
         "best",
     ]

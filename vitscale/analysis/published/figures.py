@@ -242,15 +242,13 @@ def draw_published_seed_sets(ax: Axes, results: Results, arm: str, pair: tuple[s
     return True
 
 
-def draw_published_seed_curves(line: Sequence[Axes], results: Results, arm: str) -> bool:
+def draw_published_seed_curves(line: Sequence[Axes], ours: pd.DataFrame) -> bool:
     """The thesis: the range over seeds at epoch 100 of 300 (Figure 6.9) on the left, and at the
     last epoch on the right, around our mean at the same fraction of the training.
     """
-    table = results.once(tables.seed_ranges)
-    ranges = table[table["arm"] == arm].to_dict("records")
-    if not ranges:
+    if ours.empty:
         return False
-    early, last = ranges
+    early, last = tables.seed_ranges(ours).to_dict("records")
     for ax, row in zip(line, (early, last), strict=True):
         ax.plot([row["epoch"]] * 2, [row["low"], row["high"]], linewidth=5, **BAR)
     _annotate(line[0], early["epoch"], early["high"], early["label"], (4, 4), va="bottom")

@@ -1,4 +1,4 @@
-"""The metric of each shape against its lr, on the set that chooses it and on the first other."""
+"""The metric of each arm against its lr, on the set that chooses it and on the others."""
 
 from __future__ import annotations
 
@@ -12,14 +12,34 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from vitscale.analysis import estimates
+from vitscale.analysis.cells import cells
+from vitscale.analysis.columns import named
 from vitscale.analysis.displays import lines
-from vitscale.analysis.questions import shapes
+from vitscale.analysis.questions.shapes import reported
 from vitscale.analysis.report.layout import STYLE, finish, legend_above
 from vitscale.analysis.report.tooltips import arm_texts
 from vitscale.analysis.results import Results
 from vitscale.plan.comparisons import CHOOSES
 
 MAX_COLUMNS = 7  # of small panels
+
+
+def lr_sweep(results: Results) -> pd.DataFrame:
+    """One row per shape and lr: numbers of runs by status, and means over finished runs with
+    Student's 95% intervals.
+
+    minival chooses the lr; values on other sets at other lr are shown for the shape of the curve.
+    """
+    metric, columns, rows = results.metric, estimates.evaluations(results.study), []
+    for cell in results.once(cells).values():
+        for lr in cell.lrs:
+            runs = cell.every[cell.every["lr"] == lr]
+            row = {"shape": cell.arm, "lr": lr, "chosen": lr == cell.lr, **estimates.counts(runs)}
+            for name, column in columns.items():
+                interval = estimates.value_interval(estimates.errors(runs, column), metric)
+                row |= named(f"{name}_mean", interval)
+            rows.append(row)
+    return pd.DataFrame(rows)
 
 
 @matplotlib.rc_context(STYLE)
@@ -30,9 +50,9 @@ def lr_sweep_figure(results: Results) -> Figure:
     Means over the seeds that finished, with Student's 95% interval where there are several; a ring
     at the lr chosen.
     """
-    table = results.once(shapes.lr_sweep)
+    table = results.once(lr_sweep)
     names = [name for name in estimates.evaluations(results.study) if name == CHOOSES]
-    names.append(next(iter(shapes.reported(results.study))))
+    names.append(next(iter(reported(results.study))))
     arms = list(dict.fromkeys(table["shape"]))
     rows = -(-len(arms) // MAX_COLUMNS)
     columns = -(-len(arms) // rows)

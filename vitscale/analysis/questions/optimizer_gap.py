@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 
 import matplotlib
 import numpy as np
@@ -12,10 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from vitscale.analysis import estimates
-from vitscale.analysis.comparisons import ALPHA, Layout, Row, difference, table_of
+from vitscale.analysis.comparisons import ALPHA, Layout, table_of
 from vitscale.analysis.displays import lines
-from vitscale.analysis.estimates import Contrast
 from vitscale.analysis.published import figures as published
 from vitscale.analysis.questions import stability
 from vitscale.analysis.questions.stability import (
@@ -56,56 +53,6 @@ def optimizer_gap(results: Results) -> pd.DataFrame:
     return table_of(results, "optimizer_gap", GAP)
 
 
-def copied_from(groups: dict[Cell, pd.DataFrame], cell: Cell) -> Cell:
-    """The cell whose runs replace those of this one by the rule of Xiao et al. 2021, Figure 3;
-    usually the cell itself.
-
-    Where every run diverged, it is the shorter schedule of the same model and optimizer with the
-    lowest mean error. Such a value was never measured, and makes a gap look smaller than a failure
-    is.
-    """
-    model, optimizer, epochs = cell
-    if not (groups[cell]["status"] == "diverged").all():
-        return cell
-    shorter = [
-        key
-        for key, runs in groups.items()
-        if key[:2] == (model, optimizer) and key[2] < epochs and len(estimates.errors(runs))
-    ]
-    return min(shorter, key=lambda key: estimates.errors(groups[key]).mean(), default=cell)
-
-
-def optimizer_gap_copied(results: Results) -> pd.DataFrame:
-    """The gaps by the rule of Xiao et al. 2021: a cell whose runs all diverged has the values of
-    the best shorter schedule of the same model and optimizer.
-
-    `copied` says which; those were not measured at that length, so such a gap has no
-    interval and no p.
-    """
-    groups = results.once(cells)
-    cell_of = {str(runs["arm"].iloc[0]): cell for cell, runs in groups.items()}
-    copied: list[str] = []
-
-    def change(row: Row) -> Row:
-        planned = [cell_of[arm] for arm in row.comparison.weights]
-        used = [copied_from(groups, cell) for cell in planned]
-        copies = [
-            f"{cell[1]} from {cell[2]} epochs"
-            for cell, plan in zip(used, planned, strict=True)
-            if cell != plan
-        ]
-        copied.append(", ".join(copies) or "–")
-        if not copies:
-            return row
-        runs = tuple(groups[cell] for cell in used)
-        result = difference(runs, row.comparison, [estimates.errors(of) for of in runs])
-        if not np.isnan(result.estimate):
-            result = Contrast(result.estimate, method="copied from shorter runs: no interval")
-        return replace(row, runs=runs, result=result)
-
-    return table_of(results, "optimizer_gap_copied", GAP, change).assign(copied=copied)
-
-
 def optimizer_gap_interaction(results: Results) -> pd.DataFrame:
     """One row per pair of models of a panel and number of epochs: gap of a minus gap of b, in
     points.
@@ -125,21 +72,11 @@ def optimizer_stability(results: Results) -> Figure:
     Means over the seeds that finished, with Student's 95% interval where there are several. Where
     every run of a cell diverged there is no value and the line is broken.
     """
-    return _figure(results, copied=False)
+    return draw_optimizers(results)
 
 
-@matplotlib.rc_context(STYLE)
-def optimizer_stability_copied(results: Results) -> Figure:
-    """Xiao et al. 2021, Figure 3, by the rule of the paper: where every run diverged, the best
-    result of a shorter schedule of the same model and optimizer is drawn again, hollow and with a
-    dashed line.
-
-    A hollow point was never measured.
-    """
-    return _figure(results, copied=True)
-
-
-def _figure(results: Results, copied: bool) -> Figure:
+def draw_optimizers(results: Results, rule: Callable[[Groups, Cell], Cell] | None = None) -> Figure:
+    """The figure, with the values of the cells that `rule` puts in the place of a cell."""
     groups = results.once(cells)
     members = stability.members(results.study, groups)
     pairs = {
@@ -156,11 +93,11 @@ def _figure(results: Results, copied: bool) -> Figure:
         handles = []
         for place, key in enumerate(keys):
             beside, look = lines.aside(place, len(keys), 0.07), _look(key, models)
-            _curve(ax, results, key, look, beside, copied)
-            marked += _crosses(ax, groups, key, beside, look["color"], marked)
+            x = _curve(ax, results, key, look, beside, rule)
+            runs = [groups[cell] for cell in stability.lengths_of(groups, key)]
+            marked += lines.crosses(ax, x, runs, marked, look["color"])
             name = f"{key[0]} {OPTIMIZERS.get(key[1], key[1:])[0]}"
-            ended = stability.population(groups, key)
-            handles.append(lines.handle(f"{name}\n{ended}", look))
+            handles.append(lines.handle(f"{name}\n{stability.population(groups, key)}", look))
         rows = max(rows, marked)
         lengths = {epochs for model, _, epochs in groups if model in models}
         lines.doublings(ax, lengths, "epochs")
@@ -177,11 +114,11 @@ def _figure(results: Results, copied: bool) -> Figure:
         ax.yaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
     lines.make_room(grid, rows)
     marks = "× above the line at the top, without a value: how many of the runs diverged."
-    rule = " Hollow and dashed: all diverged, copied from the best shorter schedule."
+    copied = " Hollow and dashed: all diverged, copied from the best shorter schedule."
     return finish(
         figure,
         "Means of finished runs with 95% intervals over seeds, moved sideways to be told apart.\n"
-        f"{marks if rows else 'No run diverged.'}{rule if copied else ''}"
+        f"{marks if rows else 'No run diverged.'}{copied if rule else ''}"
         + published.note(results.study, "optimizer_stability", drawn),
     )
 
@@ -198,12 +135,12 @@ def _curve(
     key: tuple[str, str],
     look: dict[str, str],
     beside: float,
-    copied: bool,
-) -> None:
-    """One model with one optimizer; x is the base-2 logarithm of epochs."""
+    rule: Callable[[Groups, Cell], Cell] | None,
+) -> np.ndarray:
+    """One model with one optimizer; returns its x, the base-2 logarithm of epochs."""
     groups = results.once(cells)
     lengths = stability.lengths_of(groups, key)
-    used = [copied_from(groups, cell) if copied else cell for cell in lengths]
+    used = [rule(groups, cell) if rule else cell for cell in lengths]
     table = results.once(stability.stability_cells).set_index(["model", "optimizer", "epochs"])
     x = np.log2([cell[2] for cell in lengths]) + beside
     y, low, high = lines.ends(table.loc[list(used)], "mean")
@@ -216,19 +153,7 @@ def _curve(
         dashes = "--" if copies[i + 1] else look["linestyle"]
         part = slice(i, i + 2)
         ax.plot(x[part], y[part], dashes, color=look["color"], linewidth=1.5, zorder=3)
-
-
-def _crosses(
-    ax: Axes, groups: Groups, key: tuple[str, str], beside: float, color: str, row: int
-) -> bool:
-    """A row of crosses where runs of a curve diverged; returns whether any did."""
-    drawn = False
-    for cell in stability.lengths_of(groups, key):
-        if bad := estimates.counts(groups[cell])["diverged"]:
-            text = f"{bad}/{len(groups[cell])}"
-            lines.cross(ax, np.log2(cell[2]) + beside, row, color, text)
-            drawn = True
-    return drawn
+    return x
 
 
 def gap_sentences(results: Results) -> list[str]:

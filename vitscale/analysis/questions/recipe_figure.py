@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from vitscale.analysis import estimates
+from vitscale.analysis.columns import interval_of
 from vitscale.analysis.displays import lines
 from vitscale.analysis.published import figures as published
 from vitscale.analysis.questions.recipes import (
@@ -98,7 +99,7 @@ def _curve(
 
 
 def _label(row: pd.Series, metric: Metric) -> str:
-    point, low, high = (row[f"difference{end}"] for end in ("", "_low", "_high"))
+    point, low, high = interval_of(row, "difference")
     return (
         f"interaction {metric.number(point, 2)} [{metric.number(low, 2)}, "
         f"{metric.number(high, 2)}] "

@@ -20,12 +20,10 @@ import numpy as np
 import pandas as pd
 
 from vitscale.analysis import estimates
+from vitscale.analysis.columns import ends, named
 from vitscale.analysis.comparisons import ALPHA, Layout, table_of, verdicts, with_p
 from vitscale.analysis.estimates import Contrast, contrast
 from vitscale.analysis.results import Results
-from vitscale.plan.metrics import Metric
-
-Cells = Mapping[tuple[str, str], pd.DataFrame]  # (architecture, recipe) -> runs
 
 
 def interaction(
@@ -92,17 +90,14 @@ def recipe_cells(results: Results) -> pd.DataFrame:
             "recipe": recipe,
             "evaluation": name,
             **estimates.counts(runs),
-            **_mean(estimates.errors(runs, column), results.metric),
+            **named(
+                "mean", estimates.value_interval(estimates.errors(runs, column), results.metric)
+            ),
         }
         for (architecture, recipe), runs in results.once(cells).items()
         for name, column in estimates.evaluations(results.study).items()
     ]
     return pd.DataFrame(rows)
-
-
-def _mean(values: np.ndarray, metric: Metric) -> dict[str, float]:
-    names = ("mean", "mean_low", "mean_high")
-    return dict(zip(names, estimates.value_interval(values, metric), strict=True))
 
 
 def winners(table: pd.DataFrame) -> pd.DataFrame:
@@ -115,9 +110,7 @@ def winners(table: pd.DataFrame) -> pd.DataFrame:
     return simple.assign(winner=np.where(shown, better, ""))
 
 
-RANKS = [
-    *("evaluation", "a", "b", "pairs", "same", "reversed", "open", "tau", "tau_low", "tau_high")
-]
+RANKS = ["evaluation", "a", "b", "pairs", "same", "reversed", "open", *ends("tau")]
 
 
 def rank_agreement(results: Results) -> pd.DataFrame:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pandas as pd
 
 from vitscale.analysis import estimates
-from vitscale.analysis.questions.seeds import draws_of
+from vitscale.analysis.columns import ends
+from vitscale.analysis.questions.seeds import samples
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats.spread import NO_SPREAD, seeds_needed
 
@@ -28,25 +31,16 @@ def seed_power(results: Results) -> pd.DataFrame:
     no weights. If they are uncorrelated, the number of pairs is that of seeds_per_arm, or one more.
     """
     rows = []
-    for arm in results.study.arms:
-        for name, column in estimates.evaluations(results.study).items():
-            differences = [results.metric.within[0] * share for share in DIFFERENCES]
-            spread = estimates.sd_interval(estimates.errors(draws_of(results.trials, arm), column))
-            rows += [
-                {
-                    "arm": arm,
-                    "evaluation": name,
-                    "difference": difference,
-                    "power_pct": 100 * power,
-                    **_needed(difference, spread, power),
-                }
-                for difference in differences
-                for power in POWERS
-            ]
+    for of in samples(results):
+        spread = estimates.sd_interval(of.values)
+        for share, power in product(DIFFERENCES, POWERS):
+            difference = results.metric.within[0] * share
+            row = {"difference": difference, "power_pct": 100 * power}
+            rows.append(of.labels | row | _needed(difference, spread, power))
     return pd.DataFrame(rows).astype(dict.fromkeys(NEEDED, "Int64"))
 
 
-NEEDED = ("seeds_per_arm", "seeds_per_arm_low", "seeds_per_arm_high", "pairs_at_half")
+NEEDED = (*ends("seeds_per_arm"), "pairs_at_half")
 
 
 def _needed(
@@ -55,10 +49,5 @@ def _needed(
     if not spread[0] > NO_SPREAD:
         return dict.fromkeys(NEEDED)
     numbers = [seeds_needed(difference, sd, power) for sd in spread]
-    return dict(
-        zip(
-            NEEDED,
-            (*numbers, seeds_needed(difference, spread[0], power, correlation=0.5)),
-            strict=True,
-        )
-    )
+    paired = seeds_needed(difference, spread[0], power, correlation=0.5)
+    return dict(zip(NEEDED, (*numbers, paired), strict=True))

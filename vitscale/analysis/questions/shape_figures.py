@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from vitscale.analysis import estimates
 from vitscale.analysis.displays import lines
 from vitscale.analysis.published import figures as published
-from vitscale.analysis.published.tables import is_imagenet
+from vitscale.analysis.published.tables import is_imagenet, shape_errors
 from vitscale.analysis.questions import shapes
 from vitscale.analysis.questions.shapes import Shape
 from vitscale.analysis.report.layout import STYLE, finish, legend_above, placeholder, share_y
@@ -128,11 +128,8 @@ def _view_figure(results: Results, view: View) -> Figure:
     for ax in ours:
         rows = 0
         for index, curve in enumerate(curves.values()):
-            bad = [cell for cell in curve if _diverged(cell)]
-            for cell in bad:
-                text, color = f"{_diverged(cell)}/{len(cell.runs)}", lines.look(index)["color"]
-                lines.cross(ax, view.x(*_shape(cell)), rows, color, text)
-            rows += bool(bad)
+            x, color = [view.x(*_shape(cell)) for cell in curve], lines.look(index)["color"]
+            rows += lines.crosses(ax, x, [cell.runs for cell in curve], rows, color)
         lines.make_room([ax], rows)
     grid[0].set_ylabel(f"{results.metric.label} ({results.metric.unit})")
     handles = [
@@ -227,7 +224,7 @@ def _theirs(ax: Axes, view: View) -> list[Line2D]:
     """Draws the paper's errors, grey and hollow, behind ours or alone on their own axes; returns
     handles of a legend.
     """
-    table = shapes.published_errors()
+    table = shape_errors()
     table = table[table["source"] == view.source]
     keys = list(
         zip(

@@ -13,19 +13,16 @@ that of the size or rises with depth.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
 import pandas as pd
 
 from vitscale.analysis import estimates
 from vitscale.analysis.cells import Cell, cells
-from vitscale.analysis.comparisons import Layout, estimate, table_of, verdicts
-from vitscale.analysis.published.tables import read
-from vitscale.analysis.results import Results
+from vitscale.analysis.columns import named
+from vitscale.analysis.comparisons import PAIRS, estimate, table_of, verdicts
+from vitscale.analysis.results import STATUSES, Results
 from vitscale.plan.comparisons import CHOOSES
-from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
 from vitscale.plan.trial import DROP_PATH_BY
 
@@ -35,21 +32,10 @@ class Shape(Cell):
     """A shape at the lr at which it is shown."""
 
     size: str
-    drop_path_by: str  # "size" or "depth"; empty if the factors do not say it
 
     @property
     def pairs(self) -> int:
         return self.config.depth * self.config.branches
-
-    @property
-    def family(self) -> tuple[str, str]:
-        """Shapes are compared within a size and a rule for drop path."""
-        return self.size, self.drop_path_by
-
-    @property
-    def trained(self) -> tuple[bool, int]:
-        """With LayerScale or not, and the epochs."""
-        return self.config.layerscale > 0, self.config.epochs
 
 
 def reported(study: Study) -> dict[str, str]:
@@ -63,9 +49,8 @@ def all_shapes(results: Results) -> dict[str, Shape]:
     """Every shape at its lr, in the order of the plan."""
     arms = results.study.arms
     return {
-        name: Shape(**vars(cell), size=str(of["size"]), drop_path_by=str(of.get(DROP_PATH_BY, "")))
+        name: Shape(**vars(cell), size=str(arms[name].factors["size"]))
         for name, cell in results.once(cells).items()
-        for of in [arms[name].factors]
     }
 
 
@@ -82,15 +67,17 @@ def shape_cells(results: Results) -> pd.DataFrame:
     """
     rows = []
     for cell in results.once(all_shapes).values():
-        errors: dict[str, float] = {}
+        ended = estimates.counts(cell.runs)
+        row = _shape_row(results.study, cell) | {
+            "lr": cell.lr,
+            "num_lrs": len(cell.lrs),
+            "lr_at_edge": cell.at_edge,
+            "n": ended["finished"],
+            **{status: ended[status] for status in STATUSES[1:]},
+        }
         for name, column in reported(results.study).items():
-            mean, low, high = cell.interval(column, results.metric)
-            errors |= {
-                f"{name}_mean": mean,
-                f"{name}_mean_low": low,
-                f"{name}_mean_high": high,
-            }
-        rows.append({**_shape_row(results.study, cell), **_lr_row(cell), **errors})
+            row |= named(f"{name}_mean", cell.interval(column, results.metric))
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -104,64 +91,12 @@ def _shape_row(study: Study, cell: Shape) -> dict[str, object]:
         "depth": c.depth,
         "branches": c.branches,
         "width": c.width,
-        "layerscale": cell.trained[0],
+        "layerscale": c.layerscale > 0,
         "epochs": c.epochs,
         "params_m": cost.params / 1e6,
         "multiply_adds_m": cost.flops / 1e6,
         **measured,
     }
-
-
-def _lr_row(cell: Cell) -> dict[str, object]:
-    num_by_status = estimates.counts(cell.runs)
-    return {
-        "lr": cell.lr,
-        "num_lrs": len(cell.lrs),
-        "lr_at_edge": cell.at_edge,
-        "n": num_by_status["finished"],
-        "diverged": num_by_status["diverged"],
-        "failed": num_by_status["failed"],
-        "missing": num_by_status["missing"],
-    }
-
-
-def lr_sweep(results: Results) -> pd.DataFrame:
-    """One row per shape and lr: numbers of runs by status, and means over finished runs with
-    Student's 95% intervals.
-
-    minival chooses the lr; values on other sets at other lr are shown for the shape of the curve.
-    """
-    rows = []
-    columns = estimates.evaluations(results.study)
-    for cell in results.once(cells).values():
-        rows += [
-            _sweep_row(cell, lr, cell.every[cell.every["lr"] == lr], columns, results.metric)
-            for lr in cell.lrs
-        ]
-    return pd.DataFrame(rows)
-
-
-def _sweep_row(
-    cell: Cell, lr: float, runs: pd.DataFrame, columns: Mapping[str, str], metric: Metric
-) -> dict[str, object]:
-    row: dict[str, object] = {
-        "shape": cell.arm,
-        "lr": lr,
-        "chosen": lr == cell.lr,
-        **estimates.counts(runs),
-    }
-    for name, column in columns.items():
-        mean, low, high = estimates.value_interval(estimates.errors(runs, column), metric)
-        row |= {
-            f"{name}_mean": mean,
-            f"{name}_mean_low": low,
-            f"{name}_mean_high": high,
-        }
-    return row
-
-
-def _layout(*keys: str) -> Layout:
-    return Layout(keys, "difference", ("_a", "_b"), evaluation="last", has_lr=True)
 
 
 def branch_differences(results: Results) -> pd.DataFrame:
@@ -172,7 +107,7 @@ def branch_differences(results: Results) -> pd.DataFrame:
     single runs. `difference_p_holm` is corrected over all rows of this table, of all evaluation
     sets. The rows of one sequential shape share its runs, so they are correlated.
     """
-    layout = _layout("size", "pairs", "branches", "layerscale", "epochs")
+    layout = replace(PAIRS, keys=("size", "pairs", "branches", "layerscale", "epochs"))
     return table_of(results, "branch_differences", layout)
 
 
@@ -184,70 +119,9 @@ def layerscale_and_epochs(results: Results) -> pd.DataFrame:
     lengths. Statistics as in branch_differences; `difference_p_holm` is corrected over all rows of
     this table.
     """
-    return table_of(results, "layerscale_and_epochs", _layout("shape", "factor", "effect"))
-
-
-def blocks_or_width(results: Results) -> pd.DataFrame:
-    """One row per pair of the study and evaluation set (Touvron et al. 2022, Table 3): mean of the
-    shape with more blocks, a, minus that of the wider one, b.
-
-    Negative favours blocks. `params_ratio` and `multiply_adds_ratio` are those of a to b: how equal
-    the budgets are. Statistics as in branch_differences; `difference_p_holm` is corrected over all
-    rows of this table.
-    """
-    table, study = table_of(results, "blocks_or_width", _layout("a", "b")), results.study
-    cost = {arm: study.cost(cell.config) for arm, cell in results.once(cells).items()}
-    both = [(cost[a], cost[b]) for a, b in zip(table["a"], table["b"], strict=True)]
-    table.insert(2, "params_ratio", [a.params / b.params for a, b in both])
-    table.insert(3, "multiply_adds_ratio", [a.flops / b.flops for a, b in both])
-    return table
-
-
-# ---- the paper's own numbers
-
-
-def published_depth_vs_width(results: Results) -> pd.DataFrame:
-    """Touvron et al. 2022 (ImageNet): errors of Figures 1 to 3 and Tables 1 to 3, and for each
-    parallel shape the difference from the sequential one with as many pairs in the same figure or
-    table, in points.
-
-    Values of the figures are a third party's reading of the charts, to about 0.1. Single runs
-    without intervals, except B12x1 of Table 3 (5 runs, sd 0.06 on val and 0.26 on v2). At imagenet
-    the models of Figures 1 to 3 and Tables 2 and 3 are those of the plan, by a recipe that the text
-    leaves open in part; on other data the numbers are context, not a target.
-    """
-    table = published_errors()
-    key = ["source", "size", "pairs", "layerscale", "epochs"]
-    errors = ["val_error_pct", "v2_error_pct"]
-    sequential = table[table["branches"] == 1].set_index(key)[errors]
-    beside = sequential.reindex(pd.MultiIndex.from_frame(table[key])).to_numpy(dtype=float)
-    minus = (table[errors].to_numpy(dtype=float) - beside).round(1)
-    minus[table["branches"] == 1] = np.nan
-    table = table.assign(
-        val_minus_sequential_points=minus[:, 0], v2_minus_sequential_points=minus[:, 1]
+    return table_of(
+        results, "layerscale_and_epochs", replace(PAIRS, keys=("shape", "factor", "effect"))
     )
-    return table
-
-
-def published_errors() -> pd.DataFrame:
-    """Touvron et al. 2022: errors in percent by figure or table and shape; epochs are 300 unless
-    400 is stated.
-    """
-    figures = read("touvron2022_figures1_3")
-    depth = figures["pairs"] // figures["branches"]
-    figures = figures.assign(source="Figure " + figures["figure"].astype(str), depth=depth)
-    tables = [read(f"touvron2022_table{i}").assign(source=f"Table {i}") for i in (1, 2, 3)]
-    table = pd.concat([figures, *tables], ignore_index=True)
-    table = table.fillna({"branches": 1, "epochs": 300, "n": 1}).astype(
-        {"branches": int, "epochs": int, "n": int}
-    )
-    for name in ("val", "v2"):
-        table[f"{name}_error_pct"] = (100 - table[f"{name}_top1_pct"]).round(2)
-    table = table.assign(
-        pairs=table["depth"] * table["branches"], layerscale=table["layerscale"] == 1
-    )
-    columns = "source size depth branches pairs layerscale epochs n val_error_pct v2_error_pct"
-    return table[columns.split()]
 
 
 # ---- answers in words
@@ -255,21 +129,16 @@ def published_errors() -> pd.DataFrame:
 
 def cells_sentences(results: Results) -> list[str]:
     """How the lr was chosen, and how often it is at the edge of the grid."""
-    all_cells = list(results.once(all_shapes).values())
-    swept = [cell for cell in all_cells if len(cell.lrs) > 1]
+    swept = [cell for cell in results.once(all_shapes).values() if len(cell.lrs) > 1]
     if not swept:
         return []
-    edge = [cell.arm for cell in swept if cell.at_edge]
-    ended = (
-        f"; at its edge for {len(edge)} of {len(swept)} ({', '.join(edge)}): for them the grid "
-        "may be too narrow"
-    )
-    return [
-        (
-            "Each shape is shown at the lr that does best on minival, of "
-            f"{len(swept[0].lrs)}{ended if edge else ''}."
+    text = f"Each shape is shown at the lr that does best on minival, of {len(swept[0].lrs)}"
+    if edge := [cell.arm for cell in swept if cell.at_edge]:
+        text += (
+            f"; at its edge for {len(edge)} of {len(swept)} ({', '.join(edge)}): for them the grid "
+            "may be too narrow"
         )
-    ]
+    return [f"{text}."]
 
 
 def branches_sentences(results: Results) -> list[str]:
@@ -283,24 +152,22 @@ def branches_sentences(results: Results) -> list[str]:
 
 def _in_figure(study: Study, table: pd.DataFrame) -> list[str]:
     """The differences of Figure 1, on the first set."""
-    many = table[(table["branches"] > 2) & (table["evaluation"] == next(iter(reported(study))))]
-    rules = [DROP_PATH_BY] if DROP_PATH_BY in table else []
-    metric = study.column.metric
-    keys = ["size", *rules, "pairs", "layerscale", "epochs"]
-    sentences = []
-    for key in many[keys].drop_duplicates().itertuples(index=False):
-        same = table[
-            (table[keys] == list(key)).all(axis=1)
-            & (table["evaluation"] == many["evaluation"].iloc[0])
-        ]
-        parts = [
-            f"{row['branches']} branches {estimate(row, 'difference', metric, '+')}"
-            for _, row in same.iterrows()
-        ]
-        rule = f" (drop path by {key.drop_path_by})" if rules else ""
+    table, metric = table[table["evaluation"] == next(iter(reported(study)))], study.column.metric
+    rules, sentences = [DROP_PATH_BY] if DROP_PATH_BY in table else [], []
+    for _, of in table.groupby(["size", *rules, "pairs", "layerscale", "epochs"], sort=False):
+        if (of["branches"] <= 2).all():
+            continue
+        first, parts = (
+            of.iloc[0],
+            [
+                f"{row['branches']} branches {estimate(row, 'difference', metric, '+')}"
+                for _, row in of.iterrows()
+            ],
+        )
+        rule = f" (drop path by {first[DROP_PATH_BY]})" if rules else ""
         sentences.append(
-            f"{key.size}{rule} of {key.pairs} pairs, {metric.label} minus that in sequence: "
-            f"{'; '.join(parts)} {metric.difference_unit}."
+            f"{first['size']}{rule} of {first['pairs']} pairs, {metric.label} minus that in "
+            f"sequence: {'; '.join(parts)} {metric.difference_unit}."
         )
     return sentences
 
@@ -315,27 +182,8 @@ def effects_sentences(results: Results) -> list[str]:
     ]
 
 
-def budgets_sentences(results: Results) -> list[str]:
-    """More blocks or more width, for each pair on the first set."""
-    table = results.once(blocks_or_width)
-    first = table[table["evaluation"] == next(iter(reported(results.study)))]
-    if first.empty:
-        return []
-    metric = results.metric
-    parts = [
-        f"{row['a']} − {row['b']} {estimate(row, 'difference', metric, '+')}"
-        for _, row in first.iterrows()
-    ]
-    return [
-        *verdicts(results, table, "More blocks against more width at about equal cost"),
-        f"{metric.label.capitalize()} on {first['evaluation'].iloc[0]}: {'; '.join(parts)} "
-        f"{metric.difference_unit}.",
-    ]
-
-
 ANSWERS = {
     "shape_cells": cells_sentences,
     "branch_differences": branches_sentences,
     "layerscale_and_epochs": effects_sentences,
-    "blocks_or_width": budgets_sentences,
 }

@@ -17,6 +17,7 @@ from typing import cast
 import pandas as pd
 
 from vitscale.analysis import estimates
+from vitscale.analysis.columns import named
 from vitscale.analysis.comparisons import ALPHA, Layout, estimate
 from vitscale.analysis.report.text import p_value
 from vitscale.analysis.results import Results, panels
@@ -38,11 +39,11 @@ def cells(results: Results) -> dict[Cell, pd.DataFrame]:
     table = estimates.labelled(results.study, results.trials).astype(
         {"model": str, "optimizer": str, "epochs": int}
     )
-    found = {
+    by_cell = {
         cast(Cell, key): runs
         for key, runs in table.groupby(["model", "optimizer", "epochs"], sort=False)
     }
-    return dict(sorted(found.items(), key=lambda item: item[0][2]))
+    return dict(sorted(by_cell.items(), key=lambda item: item[0][2]))
 
 
 def stability_cells(results: Results) -> pd.DataFrame:
@@ -54,7 +55,6 @@ def stability_cells(results: Results) -> pd.DataFrame:
     rows = []
     for (model, optimizer, epochs), runs in results.once(cells).items():
         values = estimates.errors(runs)
-        mean, low, high = estimates.value_interval(values, results.metric)
         rows.append(
             {
                 "model": model,
@@ -62,9 +62,7 @@ def stability_cells(results: Results) -> pd.DataFrame:
                 "epochs": epochs,
                 "planned": len(runs),
                 **estimates.counts(runs),
-                "mean": mean,
-                "mean_low": low,
-                "mean_high": high,
+                **named("mean", estimates.value_interval(values, results.metric)),
                 "sd": estimates.sd_interval(values)[0],
             }
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
@@ -13,10 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
-from vitscale.analysis.results import Results, panels
+from vitscale.analysis.results import panels
 from vitscale.plan.study import Study
-
-Draw = Callable[[Results], Figure]
 
 # Okabe & Ito 2008 without yellow, which is faint on white; dashes and markers for print without
 # colour.

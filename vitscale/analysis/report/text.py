@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import pandas as pd
 
+from vitscale.analysis.columns import interval_of
 from vitscale.plan.escape import in_latex, in_markdown
 from vitscale.plan.metrics import Metric, fixed
 
@@ -211,7 +212,7 @@ def with_ends(
     row: pd.Series, name: str, number: Callable[[float], str], unit: str = "", after: str = ""
 ) -> str:
     """A number with its interval, if it has one; `after`: a unit behind both."""
-    value, low, high = (row[f"{name}{end}"] for end in ("", "_low", "_high"))
+    value, low, high = interval_of(row, name)
     if np.isnan([low, high]).any():
         return f"{number(value)}{unit}{after} (no interval)"
     return f"{number(value)}{unit} [{number(low)}, {number(high)}]{after}"

@@ -130,8 +130,8 @@ def with_titles(svg: str, groups: Mapping[str, Texts]) -> str:
     Marks of a group of which not all were drawn get none, so that none has another's.
     """
     parts, place = [], 0
-    for found in _GROUP.finditer(svg):
-        texts, begin = groups[found[1]], found.end()
+    for group in _GROUP.finditer(svg):
+        texts, begin = groups[group[1]], group.end()
         parts.append(svg[place:begin])
         place = begin
         if isinstance(texts, str):

@@ -180,10 +180,10 @@ def lowest(
 
 def _budgets(flops: np.ndarray) -> np.ndarray:
     """Between the cheapest and the dearest training, equally far apart in logarithms."""
-    known = flops[np.isfinite(flops)]
-    if not len(known):
+    finite = flops[np.isfinite(flops)]
+    if not len(finite):
         return np.empty(0)
-    return np.geomspace(known.min(), known.max(), NUM_BUDGETS + 2)[1:-1]
+    return np.geomspace(finite.min(), finite.max(), NUM_BUDGETS + 2)[1:-1]
 
 
 Drawn = tuple[float, np.ndarray]  # a number, and that of each round
@@ -229,9 +229,9 @@ def scaling_crossing_at_cost(results: Results) -> pd.DataFrame:
     a crossing there; the interval is over those, and is given only if 95% of the rounds have one.
     Differences are a minus b at both ends of the range, in points: below 0, a is better.
     """
-    found = {name: one for name, one in results.once(widest).items() if one.axes[0] == "size"}
+    by_family = {name: one for name, one in results.once(widest).items() if one.axes[0] == "size"}
     cells = results.once(grid)
-    rows = [_crossing_row(cells, found[a], found[b]) for a, b in combinations(found, 2)]
+    rows = [_crossing_row(cells, by_family[a], by_family[b]) for a, b in combinations(by_family, 2)]
     return pd.DataFrame([row for row in rows if row])
 
 

@@ -80,8 +80,8 @@ def _families(table: pd.DataFrame) -> list[str]:
 
 def _runs(table: pd.DataFrame) -> str:
     """How many finished runs a cell has at its lr, from the fewest to the most."""
-    known = table.loc[table["n"] > 0, "n"]
-    return " to ".join(str(n) for n in sorted({known.min(), known.max()})) if len(known) else "0"
+    nums = table.loc[table["n"] > 0, "n"]
+    return " to ".join(str(n) for n in sorted({nums.min(), nums.max()})) if len(nums) else "0"
 
 
 def _has_intervals(results: Results) -> bool:

@@ -149,14 +149,14 @@ def _fit_rounds(
     best: tuple[np.ndarray, ...] | None = None
     for chosen in losses.argsort(1)[:, :num_tried].T:
         law = starts[chosen], coefficients[rounds, chosen], losses[rounds, chosen]
-        found = _descend(logs, y, weights, has_floor, law, num_steps)
+        fit = _descend(logs, y, weights, has_floor, law, num_steps)
         if best is None:
-            best = found
+            best = fit
         else:
-            lower = found[2] < best[2]
+            lower = fit[2] < best[2]
             best = tuple(
                 np.where(lower.reshape(-1, *[1] * (of.ndim - 1)), of, old)
-                for of, old in zip(found, best, strict=True)
+                for of, old in zip(fit, best, strict=True)
             )
     assert best is not None
     return np.exp(best[0]), best[1], best[2]
@@ -399,17 +399,17 @@ def likelihood_region(
     low, high = np.log(EXPONENTS)
     lines = [np.linspace(low, high, REGION[axes]) for _ in range(axes)]
     floors = np.linspace(0.0, 1.2 * float(np.min(y)), FLOORS) if has_floor else np.zeros(1)
-    found = _within(logs, y, precision, lines, floors, limit, best)
+    laws = _within(logs, y, precision, lines, floors, limit, best)
     # again where the first, coarse grid found laws, with its spacing to spare on each side
     spare = (high - low) / (REGION[axes] - 1)
-    inside = np.log(found.exponents)
+    inside = np.log(laws.exponents)
     lines = [
         np.linspace(max(values.min() - spare, low), min(values.max() + spare, high), REGION[axes])
         for values in inside.T
     ]
     if has_floor:
         spare = float(floors[1])
-        ends = max(found.floor.min() - spare, 0.0), found.floor.max() + spare
+        ends = max(laws.floor.min() - spare, 0.0), laws.floor.max() + spare
         floors = np.linspace(*ends, FLOORS)
     return Region(_within(logs, y, precision, lines, floors, limit, best))
 
@@ -428,12 +428,12 @@ def _within(
     axes = logs.shape[1]
     exponents = np.exp(np.array(list(product(*lines))))
     columns = [np.exp(-exponents[:, i, None] * logs[:, i]) for i in range(axes)]
-    found = []
+    within = []
     for floor in floors:
         gains, loss = inner(columns, y[None], np.asarray(precision)[None], IRLS, offset=floor)
         near = loss <= limit
-        found.append((np.full(near.sum(), floor), gains[near], exponents[near], loss[near]))
-    parts = [np.concatenate(part) for part in zip(*found, strict=True)]
+        within.append((np.full(near.sum(), floor), gains[near], exponents[near], loss[near]))
+    parts = [np.concatenate(part) for part in zip(*within, strict=True)]
     own = (best.floor, best.gains, best.exponents, best.loss)
     floor, gains, exponents, loss = (
         np.concatenate([part, np.asarray(value)[None]])

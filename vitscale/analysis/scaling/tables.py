@@ -18,6 +18,7 @@ import pandas as pd
 
 from vitscale.analysis import estimates
 from vitscale.analysis.cells import NUM_ROUNDS, QUANTILES, runs_of
+from vitscale.analysis.columns import named
 from vitscale.analysis.results import Results
 from vitscale.analysis.scaling import fits
 from vitscale.analysis.scaling.fits import Fit
@@ -118,8 +119,8 @@ def unseen(results: Results) -> Grid:
     forecast of those is the same before and after their trainings, noise and rounds included.
     """
     cells = results.once(grid)
-    found = results.once(widest).values()
-    held = np.concatenate([largest(cells, one.family, one.axes) for one in found])
+    fitted = results.once(widest).values()
+    held = np.concatenate([largest(cells, one.family, one.axes) for one in fitted])
     hidden = np.isin(np.arange(len(cells.frame)), held)[:, None, None]
     runs = Runs(
         np.where(hidden, np.nan, cells.runs.choosing),
@@ -159,17 +160,16 @@ def _cell_row(study: Study, arm: str, config: TrainConfig) -> dict[str, object]:
 
 def ends(values: np.ndarray) -> tuple[float, float]:
     """The 2.5 and 97.5% quantiles of a number over the rounds that have it; NaN for one round."""
-    known = values[np.isfinite(values)]
-    if len(known) < 2:
+    finite = values[np.isfinite(values)]
+    if len(finite) < 2:
         return np.nan, np.nan
-    low, high = np.percentile(known, QUANTILES)
+    low, high = np.percentile(finite, QUANTILES)
     return float(low), float(high)
 
 
 def interval(name: str, estimate: float, values: np.ndarray) -> dict[str, float]:
     """The columns of an estimate and of its interval over the rounds."""
-    low, high = ends(values)
-    return {name: float(estimate), f"{name}_low": low, f"{name}_high": high}
+    return named(name, (estimate, *ends(values)))
 
 
 def scaling_cells(results: Results) -> pd.DataFrame:
@@ -291,11 +291,11 @@ def law(
 def laws(results: Results) -> list[Law]:
     """All laws of all families, with and without a floor, that the cells identify."""
     cells = results.once(grid)
-    found = []
+    fitted = []
     for family in families(cells):
         for axes in axes_of(cells, family):
-            found += [law(cells, family, axes, has_floor=has_floor) for has_floor in (True, False)]
-    return [one for one in found if one is not None]
+            fitted += [law(cells, family, axes, has_floor=has_floor) for has_floor in (True, False)]
+    return [one for one in fitted if one is not None]
 
 
 def families(cells: Grid) -> list[str]:
@@ -306,12 +306,12 @@ def widest(results: Results) -> dict[str, Law]:
     """Family -> its law with a floor and the most axes, size and images before size and length:
     what figures, crossings and forecasts beyond the largest cell use.
     """
-    found: dict[str, Law] = {}
+    best: dict[str, Law] = {}
     for one in results.once(laws):
-        before = found.get(one.family)
+        before = best.get(one.family)
         if one.has_floor and (before is None or len(one.axes) > len(before.axes)):
-            found[one.family] = one
-    return found
+            best[one.family] = one
+    return best
 
 
 def scaling_fit(results: Results) -> pd.DataFrame:
@@ -386,8 +386,10 @@ def _profile(cells: Grid, one: Law) -> dict[str, tuple[float, float]]:
         df=cells.noise.df,
         has_floor=one.has_floor,
     )
-    found = {axis: region.interval(region.laws.exponents[:, i]) for i, axis in enumerate(one.axes)}
-    return {"floor": region.interval(region.laws.floor), **found}
+    intervals = {
+        axis: region.interval(region.laws.exponents[:, i]) for i, axis in enumerate(one.axes)
+    }
+    return {"floor": region.interval(region.laws.floor), **intervals}
 
 
 def _diverged_cells(cells: Grid, family: str, axes: Sequence[str]) -> int:
@@ -697,8 +699,10 @@ def scaling_crossing(results: Results) -> pd.DataFrame:
     over those, and is given only if 95% of the rounds have one. Differences are a minus b at both
     ends of the range, in points: below 0, a is better.
     """
-    found = {name: one for name, one in results.once(widest).items() if one.axes[0] == "size"}
-    rows = [_crossing_row(results, found[a], found[b]) for a, b in combinations(found, 2)]
+    by_family = {name: one for name, one in results.once(widest).items() if one.axes[0] == "size"}
+    rows = [
+        _crossing_row(results, by_family[a], by_family[b]) for a, b in combinations(by_family, 2)
+    ]
     return pd.DataFrame(rows)
 
 

@@ -91,27 +91,27 @@ def cells_sentences(results: Results) -> list[str]:
 def fit_sentences(results: Results) -> list[str]:
     """The law of each family in numbers, what is not identified, and whether it fits."""
     table, metric = results.once(scaling_fit), results.metric
-    found = results.once(widest)
-    without = [name for name in tables.families(results.once(grid)) if name not in found]
+    by_family = results.once(widest)
+    without = [name for name in tables.families(results.once(grid)) if name not in by_family]
     sentences = [
         f"No law of {name}: too few cells with an error for a gain, an exponent and a floor."
         for name in without
     ]
-    for family, one in found.items():
+    for family, one in by_family.items():
         same = (table["family"] == family) & (table["axes"] == " and ".join(one.axes))
         row = table[same & table["has_floor"]].iloc[0]
         sentences.append(_law_sentence(row, one.axes, metric))
         sentences += _choice_sentences(table[same].set_index("has_floor"), one.axes[0])
         if row["not_identified"]:
             sentences.append(f"Not identified for {family}: {row['not_identified']}.")
-        p = row["misfit_p"] * len(found)
+        p = row["misfit_p"] * len(by_family)
         if p < MISFIT_ALPHA:
             sentences.append(
                 f"The cells of {family} scatter around its law {row['misfit']:.1f} times as much "
                 "(variance) as seeds alone would, more than the noise and the choice of lr explain "
-                f"(p = {p:.3f} for {len(found)} families): these errors have another shape than "
-                "the law, or noise of another kind, or an lr off its best, and its intervals are "
-                "too short."
+                f"(p = {p:.3f} for {len(by_family)} families): these errors have another shape "
+                "than the law, or noise of another kind, or an lr off its best, and its intervals "
+                "are too short."
             )
     return sentences
 
@@ -343,7 +343,7 @@ def summary(results: Results) -> Summary:
     """The numbers of each cell: runs, the lr, the error with its interval."""
     table = results.once(scaling_cells)
     name = reported(results.study)
-    found: Summary = {}
+    by_cell: Summary = {}
     for _, row in table.iterrows():
         numbers = {
             "n": row["n"],
@@ -351,10 +351,10 @@ def summary(results: Results) -> Summary:
             "best_lr": row["lr"],
             **{f"mean{end}": row[f"{name}{end}"] for end in ("", "_low", "_high")},
         }
-        found[str(row["cell"])] = {
+        by_cell[str(row["cell"])] = {
             key: float(value) for key, value in numbers.items() if pd.notna(value)
         }
-    return found
+    return by_cell
 
 
 def design_text(study: Study) -> str:

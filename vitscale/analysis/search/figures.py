@@ -312,10 +312,10 @@ def _texts(results: Results) -> pd.Series:
     texts = []
     for row in proposals.to_dict("records"):
         names = search.spaces(results.study, row["arm"])
-        known = metric.text(float(row["value"])) if row["state"] == "complete" else row["state"]
+        value = metric.text(float(row["value"])) if row["state"] == "complete" else row["state"]
         place = ", ".join(f"{name} {row[name]}" for name in names)
         ids = ", ".join(row["trial_ids"])
-        texts.append(f"{row['arm']}, point {row['point']}: {known}\n{place}\ntrial {ids}")
+        texts.append(f"{row['arm']}, point {row['point']}: {value}\n{place}\ntrial {ids}")
     return pd.Series(texts, proposals.index, dtype=object)
 
 
@@ -332,10 +332,10 @@ def _seed_ranges(proposals: pd.DataFrame, outcomes: pd.DataFrame) -> dict[int, t
 def _history(
     ax: Axes, proposals: pd.DataFrame, ranges: dict[int, tuple[float, float]], texts: pd.Series
 ) -> None:
-    known = proposals[(proposals["state"] == "complete") & ~_diverged_or_failed(proposals)]
-    x, y = known["point"].to_numpy(dtype=float), known["value"].to_numpy(dtype=float)
-    if len(known):
-        ends = np.array([ranges[point] for point in known["point"]])
+    complete = proposals[(proposals["state"] == "complete") & ~_diverged_or_failed(proposals)]
+    x, y = complete["point"].to_numpy(dtype=float), complete["value"].to_numpy(dtype=float)
+    if len(complete):
+        ends = np.array([ranges[point] for point in complete["point"]])
         dots, _, _ = ax.errorbar(
             x,
             y,
@@ -347,7 +347,7 @@ def _history(
             alpha=0.8,
             zorder=3,
         )
-        describe(dots, texts.loc[known.index])
+        describe(dots, texts.loc[complete.index])
         ax.step(
             [*x, proposals["point"].max()],
             [*np.minimum.accumulate(y), y.min()],
@@ -410,17 +410,17 @@ def _slice(
     colors: ScalarMappable,
     texts: pd.Series,
 ) -> None:
-    known = proposals[(proposals["state"] == "complete") & ~_diverged_or_failed(proposals)]
+    complete = proposals[(proposals["state"] == "complete") & ~_diverged_or_failed(proposals)]
     dots = ax.scatter(
-        _places(known[name], axis),
-        known["value"].astype(float),
+        _places(complete[name], axis),
+        complete["value"].astype(float),
         s=24,
-        c=_rgba(colors, known["point"]),
+        c=_rgba(colors, complete["point"]),
         edgecolors="#444444",
         linewidths=0.4,
         zorder=3,
     )
-    describe(dots, texts.loc[known.index])
+    describe(dots, texts.loc[complete.index])
     for marker, others in _without_value(proposals):
         edge = ax.get_xaxis_transform()
         shades = _rgba(colors, others["point"])

@@ -114,10 +114,10 @@ def _point(
 ) -> dict[str, Any]:
     """One point; `runs` are its trainings, which differ only in their seed."""
     ids, status = tuple(runs["trial_id"]), set(runs["status"])
-    known = runs[runs["status"] != "missing"]
-    errors = known["value"].to_numpy(dtype=float)
+    seen = runs[runs["status"] != "missing"]
+    errors = seen["value"].to_numpy(dtype=float)
     if not np.isfinite(errors).all():
-        broken = known["trial_id"].to_numpy()[~np.isfinite(errors)][0]
+        broken = seen["trial_id"].to_numpy()[~np.isfinite(errors)][0]
         raise ValueError(
             f"a training with an outcome must have a finite error, but got (trial_id={broken!r})"
         )
@@ -125,7 +125,7 @@ def _point(
     whole = errors if state == "complete" else np.array([np.nan])
     ended = estimates.errors(runs)
     last = (
-        known[known["status"] == "stopped"].iloc[-1]
+        seen[seen["status"] == "stopped"].iloc[-1]
         if state == "stopped"
         else {"epoch": np.nan, "value": np.nan}
     )
@@ -150,16 +150,16 @@ def ranked(proposals: pd.DataFrame, arm: str) -> pd.DataFrame:
     the seeds that finished, if at least half did; points of which fewer did keep their place by the
     mean with the metric's worst value, which the sampler sees.
     """
-    known = proposals[(proposals["arm"] == arm) & (proposals["state"] == "complete")]
-    known = known.assign(value=known["finished_value"].fillna(known["value"]))
+    complete = proposals[(proposals["arm"] == arm) & (proposals["state"] == "complete")]
+    complete = complete.assign(value=complete["finished_value"].fillna(complete["value"]))
     # sums of equal errors may differ
     keys = {
-        "_fails": known["finished_value"].isna(),
-        "_value": known["value"].round(9),
-        "_worst": known["worst"].round(9),
+        "_fails": complete["finished_value"].isna(),
+        "_value": complete["value"].round(9),
+        "_worst": complete["worst"].round(9),
     }
-    by = [*keys, *(name for name in ("lr",) if name in known), "point"]
-    return known.assign(**keys).sort_values(by).drop(columns=list(keys))
+    by = [*keys, *(name for name in ("lr",) if name in complete), "point"]
+    return complete.assign(**keys).sort_values(by).drop(columns=list(keys))
 
 
 # ---- Optuna's own study
@@ -433,16 +433,16 @@ def noise_shares(results: Results, arm: str, num: int = NUM_NOISE) -> dict[str, 
     from optuna.trial import TrialState
 
     made = optuna_study(results, arm)
-    known = made.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    values = {trial.number: float(trial.value or 0.0) for trial in known}
+    complete = made.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    values = {trial.number: float(trial.value or 0.0) for trial in complete}
     axes_of_arm, rng = spaces(results.study, arm), np.random.default_rng(0)
     if len(values) < MIN_POINTS or len({*values.values()}) == 1:
         return dict.fromkeys(axes_of_arm, np.nan)
-    found = []
+    shares = []
     for _ in range(num):
         dealt = dict(zip(values, rng.permutation(list(values.values())).tolist(), strict=True))
-        found.append(ped_anova(made, _dealt(dealt)))
-    return {name: float(np.quantile([of[name] for of in found], 0.95)) for name in axes_of_arm}
+        shares.append(ped_anova(made, _dealt(dealt)))
+    return {name: float(np.quantile([of[name] for of in shares], 0.95)) for name in axes_of_arm}
 
 
 def _dealt(values: Mapping[int, float]) -> Callable[[optuna.trial.FrozenTrial], float]:
@@ -545,13 +545,13 @@ def why_no_importance(results: Results, arm: str) -> str:
     """Why an arm has no importances, in a sentence without its end; empty if it has some."""
     proposals = results.once(points)
     of_arm = proposals[proposals["arm"] == arm]
-    known, stopped = ranked(proposals, arm), int((of_arm["state"] == "stopped").sum())
-    if len(known) < MIN_POINTS:
+    complete, stopped = ranked(proposals, arm), int((of_arm["state"] == "stopped").sum())
+    if len(complete) < MIN_POINTS:
         early = f", {stopped} were stopped early: a search without ASHA has their values"
-        return f"{len(known)} of {len(of_arm)} points are complete, {MIN_POINTS} are needed" + (
+        return f"{len(complete)} of {len(of_arm)} points are complete, {MIN_POINTS} are needed" + (
             early * bool(stopped)
         )
-    return "all points have the same value" if known["value"].nunique() == 1 else ""
+    return "all points have the same value" if complete["value"].nunique() == 1 else ""
 
 
 def search_importance(results: Results) -> pd.DataFrame:
@@ -569,19 +569,19 @@ def search_importance(results: Results) -> pd.DataFrame:
     """
     rows = []
     for arm in results.study.arms:
-        known = ranked(results.once(points), arm)
+        complete = ranked(results.once(points), arm)
         of_arm, of_noise = importances(results, arm), noise_shares(results, arm)
-        good = max(0.1, NUM_GOOD / len(known)) if len(known) >= MIN_POINTS else np.nan
+        good = max(0.1, NUM_GOOD / len(complete)) if len(complete) >= MIN_POINTS else np.nan
         for name in spaces(results.study, arm):
-            found = {evaluator: of_axis[name] for evaluator, of_axis in of_arm.items()}
+            importance = {evaluator: of_axis[name] for evaluator, of_axis in of_arm.items()}
             rows.append(
                 {
                     "arm": arm,
                     "axis": name,
-                    "n": len(known),
-                    "diverged": int((known["diverged"] > 0).sum()),
+                    "n": len(complete),
+                    "diverged": int((complete["diverged"] > 0).sum()),
                     "good_share": good,
-                    **found,
+                    **importance,
                     "noise": of_noise[name],
                 }
             )
@@ -602,13 +602,15 @@ def surface(results: Results) -> pd.DataFrame:
     """One row per arm and position on its two contour_axes, x and y: mean value of the complete
     points there.
     """
-    known = results.once(points)
-    known = known[known["state"] == "complete"]
+    complete = results.once(points)
+    complete = complete[complete["state"] == "complete"]
     tables = []
     for arm in results.study.arms:
         names = contour_axes(results.study, arm)
         if len(names) == 2:
-            of_arm = known[known["arm"] == arm].rename(columns=dict(zip(names, "xy", strict=True)))
+            of_arm = complete[complete["arm"] == arm].rename(
+                columns=dict(zip(names, "xy", strict=True))
+            )
             mean = of_arm.groupby(["x", "y"])["value"].mean()
             tables.append(mean.reset_index().assign(arm=arm))
     return pd.concat(tables) if tables else pd.DataFrame(columns=["x", "y", "value", "arm"])

@@ -72,5 +72,16 @@ def p_of_no_difference(raised: np.ndarray, lowered: np.ndarray, alpha: np.ndarra
     limit, half = -np.log(alpha), np.full(len(LEVELS), 0.5)
     too_low = log_capital((lowered + 1) / 2, half, alpha)[:, 0].max(axis=-1) >= limit
     too_high = log_capital((raised + 1) / 2, half, alpha)[:, 1].max(axis=-1) >= limit
-    found = LEVELS[too_low | too_high]
-    return float(found[0]) if len(found) else 1.0
+    levels = LEVELS[too_low | too_high]
+    return float(levels[0]) if len(levels) else 1.0
+
+
+def percentile(values: np.ndarray, value: float) -> tuple[float, float, float]:
+    """Percentage of (n,) values below one more, ties counted half, with an interval that holds at
+    any look; in the order in which they were planned. NaN without values, or of NaN.
+    """
+    if not len(values) or np.isnan(value):
+        return np.nan, np.nan, np.nan
+    below = (values < value) + 0.5 * (values == value)
+    low, high = interval(below)
+    return 100 * float(below.mean()), 100 * low, 100 * high

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import ndtri, stdtrit
+
+from vitscale.analysis.stats.spread import NO_SPREAD
 
 Estimate = tuple[float, float, float]  # value and the ends of its interval
 NONE: Estimate = (np.nan, np.nan, np.nan)
@@ -57,6 +59,64 @@ def parts(wrong: np.ndarray) -> Parts:
     return Parts(
         1e4 * seed, 1e4 * chance, 1e8 * of_seed, 1e4 * over_images, 100 * float(share.mean())
     )
+
+
+class Spread(NamedTuple):
+    """How much the error varies over seeds and images, in points."""
+
+    sd: Estimate  # over seeds, on these images
+    seed_sd: Estimate  # the same on images without end; 0 where its square is estimated below 0
+    chance_sd: float  # of seeds of one true error, if mistakes on different images were independent
+    seed_share_pct: Estimate  # of the variance over seeds
+    mean: Estimate  # in percent; over other seeds and other images
+    over_seeds: float  # standard error of the mean
+    over_images: float
+
+
+def spread(wrong: np.ndarray, sd: Estimate) -> Spread:
+    """Of wrong (seeds, images) bool, two or more of each, with the sd of their errors."""
+    n, num = wrong.shape
+    of = parts(wrong)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        squares = np.square(sd)
+        seed = num / (num - 1) * (squares - of.chance)
+        share = seed / squares
+        of_share = of.seed_over_images / squares[0] ** 2
+    over_images = max(of.mean_over_images, 0.0)
+    seed_sd = np.sqrt(np.maximum(_wider(seed, of.seed_over_images), 0))
+    share_pct = 100 * np.clip(_wider(share, of_share), 0, 1)
+    return Spread(
+        sd,
+        tuple(seed_sd),
+        float(np.sqrt(of.chance)),
+        tuple(share_pct),
+        _mean(of.mean_error, sd[0] ** 2 / n, over_images, n),
+        sd[0] / float(np.sqrt(n)),
+        float(np.sqrt(over_images)),
+    )
+
+
+def _wider(estimate: np.ndarray, variance: float) -> np.ndarray:
+    """(value, low, high) with ends widened for another independent error of this variance:
+    distances add in squares (Zou & Donner 2008).
+    """
+    value, low, high = estimate
+    more = float(ndtri(0.975)) ** 2 * variance
+    ends = value - np.sqrt((value - low) ** 2 + more), value + np.sqrt((high - value) ** 2 + more)
+    return np.array([value, *ends])
+
+
+def _mean(mean: float, over_seeds: float, over_images: float, n: int) -> Estimate:
+    """The mean with its interval over seeds and images, t with Satterthwaite's df; clipped to 0 and
+    100.
+    """
+    variance = over_seeds + over_images
+    if variance < NO_SPREAD**2:
+        return mean, np.nan, np.nan
+    # images are many: their part is taken as known
+    df = (n - 1) * (variance / over_seeds) ** 2 if over_seeds else np.inf
+    half = float(stdtrit(min(df, 1e6), 0.975)) * float(np.sqrt(variance))
+    return mean, max(mean - half, 0.0), min(mean + half, 100.0)
 
 
 class Agreement(NamedTuple):

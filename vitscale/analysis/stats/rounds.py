@@ -163,17 +163,17 @@ def _by_size(
     # residuals are scaled by n / (n - 1), so a sum of squares has n / (n - 1) too much
     shares = np.where(n > 1, (n - 1) / np.maximum(n, 1), 0.0)[..., None]
     squares = np.nansum(residuals**2 * shares, axis=(1, 2))
-    known = (df > 0) & (squares > 0)
+    usable = (df > 0) & (squares > 0)
     x = np.log(np.asarray(sizes, float))
-    if len(np.unique(x[known])) < 3:
+    if len(np.unique(x[usable])) < 3:
         return np.ones(len(x)), np.zeros(len(x))
-    half = df[known] / 2
-    y = np.log(squares[known] / df[known]) - psi(half) + np.log(half)
+    half = df[usable] / 2
+    y = np.log(squares[usable] / df[usable]) - psi(half) + np.log(half)
     weights = 1 / polygamma(1, half)
-    center = np.average(x[known], weights=weights)
-    spread = (weights * (x[known] - center) ** 2).sum()
-    power = float((weights * (x[known] - center) * y).sum() / spread)
-    residual = y - np.average(y, weights=weights) - power * (x[known] - center)
+    center = np.average(x[usable], weights=weights)
+    spread = (weights * (x[usable] - center) ** 2).sum()
+    power = float((weights * (x[usable] - center) * y).sum() / spread)
+    residual = y - np.average(y, weights=weights) - power * (x[usable] - center)
     # above 1 where runs have heavier tails than normal ones
     excess = max(1.0, float((weights * residual**2).sum()) / max(len(y) - 2, 1))
     kept = max(0.0, 1 - excess / spread / power**2) if power else 0.0
@@ -251,9 +251,9 @@ def _drawn_trials(runs: Runs, num: int, rng: np.random.Generator) -> Chosen:
 
 def _mean(values: np.ndarray) -> np.ndarray:
     """Over the last axis, of what is there; NaN for nothing."""
-    known = np.isfinite(values)
-    num = known.sum(-1)
-    total = np.where(known, values, 0.0).sum(-1)
+    finite = np.isfinite(values)
+    num = finite.sum(-1)
+    total = np.where(finite, values, 0.0).sum(-1)
     return np.where(num > 0, total / np.maximum(num, 1), np.nan)
 
 

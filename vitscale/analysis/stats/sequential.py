@@ -94,10 +94,10 @@ class Looks:
     @property
     def _of_few(self) -> float:
         """How much more error boundaries make after a look at few draws or seeds (see FEW)."""
-        known = [share for share in self.fractions if share]
-        if len(known) < 2 or not self.n:
+        shares = [share for share in self.fractions if share]
+        if len(shares) < 2 or not self.n:
             return 1.0
-        return 1 + FEW / (self.n * known[0] / known[-1])
+        return 1 + FEW / (self.n * shares[0] / shares[-1])
 
     def _within_budget(self, p: np.ndarray) -> np.ndarray:
         """p of which 5% are the budget."""
@@ -120,9 +120,9 @@ class Looks:
             return self.adjusted(holm(p), kept)
         values = self.adjusted(p)
         if anytime is not None and self.rule == "anytime":
-            known = np.asarray(anytime, dtype=float)
-            known = self._within_budget(known)
-            values = np.where(np.isnan(known) | np.isnan(values), values, known)
+            own = np.asarray(anytime, dtype=float)
+            own = self._within_budget(own)
+            values = np.where(np.isnan(own) | np.isnan(values), values, own)
         return holm(values.tolist())
 
     def absent(self, key: str, tests: Collection[str]) -> int:

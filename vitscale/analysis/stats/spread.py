@@ -93,6 +93,36 @@ def shapiro_power(n: int, alternative: str, *, step: float = 0.0, num: int = 500
     return float(np.mean([scipy.stats.shapiro(sample).pvalue < ALPHA for sample in samples]))
 
 
+def normality_power(values: np.ndarray, images: int | None) -> dict[str, float]:
+    """How often the test of `normality` has p < 0.05 at this n, in percent: for Student's t with 4
+    df, for a chi-square of skewness 1, and for a normal distribution of this sd that is rounded to
+    whole images; NaN where undefined.
+    """
+    n, names = len(values), ("finds_heavy_tails_pct", "finds_skew_pct", "rejects_for_rounding_pct")
+    if n < 4 or np.ptp(values) < NO_SPREAD:
+        return dict.fromkeys(names, np.nan)
+    step = 100 / images / float(values.std(ddof=1)) if images else 0.0
+    shares = (
+        shapiro_power(n, "heavy"),
+        shapiro_power(n, "skewed"),
+        shapiro_power(n, "normal", step=step),
+    )
+    return dict(zip(names, (100 * share for share in shares), strict=True))
+
+
+def extremes(values: np.ndarray) -> dict[str, float]:
+    """Largest and smallest of (n,) values in sd from their mean, and the expected largest."""
+    sd = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    if sd < NO_SPREAD:
+        return dict.fromkeys(("max_z", "min_z", "expected_max_z"), np.nan)
+    z = (values - values.mean()) / sd
+    return {
+        "max_z": float(z.max()),
+        "min_z": float(z.min()),
+        "expected_max_z": expected_maximum(len(values)),
+    }
+
+
 def sampling_error(error_pct: float, num_images: int) -> float:
     """Standard error of the error rate of one run over samples of `num_images` images, in points:
     sqrt(p (1 - p) / N).

@@ -158,13 +158,13 @@ def _list(
             leave_out("hidden" if is_hidden(entry.name) else "not in a class folder", entry.path)
     for name, label in label_of.items():
         # os.walk asks for the folders to enter before it enters them
-        found: list[tuple[str, list[str]]] = []
+        places: list[tuple[str, list[str]]] = []
         for place, folders, files in os.walk(folder / split / name, followlinks=True):
             for hidden in filter(is_hidden, folders):
                 leave_out("hidden", os.path.join(place, hidden))
             folders[:] = [one for one in folders if not is_hidden(one)]
-            found.append((place, files))
-        for place, files in sorted(found):
+            places.append((place, files))
+        for place, files in sorted(places):
             for file in sorted(files):
                 path = os.path.join(place, file)
                 if reason := why_no_image(file):
@@ -227,9 +227,9 @@ def _labels_of(folder: Path, split: str, classes: tuple[str, ...]) -> dict[str, 
 
 def _check_normalized(names: Sequence[str], classes: Sequence[str], folder: Path) -> None:
     """Raises ValueError for a class that is in train in another normalization of Unicode."""
-    known = {unicodedata.normalize("NFC", name): name for name in classes}
+    normalized = {unicodedata.normalize("NFC", name): name for name in classes}
     for name in names:
-        if (same := known.get(unicodedata.normalize("NFC", name))) is not None:
+        if (same := normalized.get(unicodedata.normalize("NFC", name))) is not None:
             raise ValueError(
                 "a class must have one spelling, but got two that look alike and differ in Unicode "
                 f"normalization ({folder / name}: {name!a}, and in train {same!a})"

@@ -103,10 +103,10 @@ def _shards(folder: Path) -> dict[str, list[Path]]:
 
 def _check_whole(split: str, paths: list[Path]) -> None:
     """Raises ValueError unless shards whose names say "of N" are all there, once, and of one N."""
-    found = [OF_N.search(path.name) for path in paths]
-    if not any(found):
+    matches = [OF_N.search(path.name) for path in paths]
+    if not any(matches):
         return
-    parts = [(int(match[1]), int(match[2])) if match else None for match in found]
+    parts = [(int(match[1]), int(match[2])) if match else None for match in matches]
     num = next(part[1] for part in parts if part)
     if (
         sorted(part[0] for part in parts if part and part[1] == num) != list(range(num))
@@ -164,8 +164,8 @@ def _read_facts(
         )
     if own is not None and classes is not None and own != classes:
         number = np.array([classes.index(name) for name in own])
-        known = (labels >= 0) & (labels < len(own))
-        labels = np.where(known, number[np.where(known, labels, 0)], labels)
+        in_range = (labels >= 0) & (labels < len(own))
+        labels = np.where(in_range, number[np.where(in_range, labels, 0)], labels)
     return (
         labels,
         names,
