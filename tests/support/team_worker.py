@@ -1,7 +1,8 @@
 """One process of a team that trains a trial: RANK SIZE MEETING WORKDIR CONFIG ROWS [EPOCHS].
 
 Writes the rows that it was given to ROWS-RANK.json; stops after EPOCHS rows if told to. With
-TEAM_DEVICE=cuda, each process has the GPU of its rank. With TOLD_TO_END=RANK, the process of that
+TEAM_DEVICE=cuda, each process has the GPU of its rank; with TEAM_CAPTURES, its steps are captured,
+and it raises an error if they are not. With TOLD_TO_END=RANK, the process of that
 rank is told to end once it has its first row, and no checkpoint is written by the clock. With
 EVAL_BATCH, the size of the batches of an evaluation, it is told in the middle of one.
 """
@@ -12,6 +13,7 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Generator, Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -49,15 +51,21 @@ def main(*arguments: str, **variables: str) -> None:
         Path(workdir),
         device,
         checkpoint_every_s=1e9 if told else 0.0,
+        capture="TEAM_CAPTURES" in os.environ,
         is_leaving=lambda: told == rank and bool(seen) and (not cut or is_evaluating()),
     )
     with contextlib.suppress(Left):
-        for row in itertools.islice(training, int(rest[0]) if rest else None):
+        for row in itertools.islice(captured(training), int(rest[0]) if rest else None):
             seen.append(row)
     training.close()
     Path(f"{rows}-{rank}.json").write_text(json.dumps(seen))
     dist.barrier()
     dist.destroy_process_group()
+
+
+def captured(training: Generator[Row, None, loop.Trained]) -> Iterator[Row]:
+    status = (yield from training).captured
+    assert status == ("yes" if "TEAM_CAPTURES" in os.environ else ""), status
 
 
 def is_evaluating() -> bool:

@@ -186,9 +186,7 @@ def test_on_a_cpu_nothing_is_captured(tmp_path: Path) -> None:
 
 
 def test_a_capture_must_be_asked_for_until_a_gpu_has_shown_that_it_is_exact() -> None:
-    assert not is_captured(CONFIG, "cuda", 1, None) and is_captured(CONFIG, "cuda", 1, True)
+    assert not is_captured(CONFIG, "cuda", None) and is_captured(CONFIG, "cuda", True)
     with pytest.raises(ValueError, match=r"gpus_per_trial=0\.0, device='auto'"):
         Resources(capture=True)
-    with pytest.raises(ValueError, match="workers_per_trial=2"):
-        Resources(capture=True, gpus_per_trial=1.0, workers_per_trial=2)
     assert Resources(capture=True, gpus_per_trial=0.5).capture

@@ -427,9 +427,12 @@ def test_what_does_not_fit_beside_others_is_tried_alone_and_what_does_not_fit_al
     assert result.returncode == 0, result.stdout  # as the line advises
 
 
-def test_a_team_trains_on_two_gpus(null: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("captures", [{}, {"TEAM_CAPTURES": "1"}], ids=["eager", "captured"])
+def test_a_team_trains_on_two_gpus(
+    captures: dict[str, str], null: dict[str, str], tmp_path: Path
+) -> None:
     """With gradients averaged by gloo: the null NCCL brings nothing from one process to another."""
-    environment = {**os.environ, **null, "NULLCUDA_DEVICES": "2", "TEAM_DEVICE": "cuda"}
+    environment = {**os.environ, **null, "NULLCUDA_DEVICES": "2", "TEAM_DEVICE": "cuda", **captures}
     config = TrainConfig(
         width=16,
         depth=2,

@@ -85,11 +85,10 @@ class Resources:
                 "gpus_per_trial > 0 must hold on the device cuda, or every trial would take the "
                 f"first GPU, but got (gpus_per_trial={self.gpus_per_trial}, device='cuda')"
             )
-        if self.capture and (self.device_name() != "cuda" or self.workers_per_trial > 1):
+        if self.capture and self.device_name() != "cuda":
             raise ValueError(
-                "one worker on a GPU must train a trial whose steps are captured, but got "
-                f"(capture=True, gpus_per_trial={self.gpus_per_trial}, device={self.device!r}, "
-                f"workers_per_trial={self.workers_per_trial})"
+                "a GPU must train a trial whose steps are captured, but got "
+                f"(capture=True, gpus_per_trial={self.gpus_per_trial}, device={self.device!r})"
             )
         if self.accelerator_type and not self.gpus_per_trial:
             raise ValueError(

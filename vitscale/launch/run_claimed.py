@@ -94,7 +94,7 @@ def _train(
         micro_batch=resources.micro_batch,
         parallel_branches=resources.parallel_branches,
         compiled=resources.compiled,
-        capture=is_captured(config, device, team.size, resources.capture),
+        capture=is_captured(config, device, resources.capture),
         kept=KEPT[resources.keep_weights],
         trunk=store.trial(config.trunk) if config.trunk else None,
         parent=store.trial(config.init_from) if config.init_from else None,

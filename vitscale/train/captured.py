@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from vitscale.plan.config import TrainConfig
+from vitscale.train.batchnorm import has_batchnorm
 from vitscale.train.evaluate import logits_of
 from vitscale.train.packed_copy import PackedCopy
 from vitscale.train.parts import reason_of
@@ -35,13 +36,11 @@ AUGMENTATION, EVALUATION = "augmentation", "evaluation"
 Pool = Any  # torch's handle of the memory that graphs share
 
 
-def is_captured(config: TrainConfig, device: str, workers: int, asked: bool | None) -> bool:
+def is_captured(config: TrainConfig, device: str, asked: bool | None) -> bool:
     """Whether the steps of a training shall be captured; `asked` is None where the user says
     nothing.
     """
-    if asked is None:
-        return device == "cuda" and workers == 1 and config.model in SEEN
-    return asked
+    return device == "cuda" and config.model in SEEN if asked is None else asked
 
 
 class Graph(NamedTuple):
@@ -171,13 +170,14 @@ class CapturedForward:
 
 
 class CapturedStep:
-    """Takes the steps of a TrainingStep, of a process that trains alone on a GPU, with graphs.
+    """Takes the steps of a TrainingStep on a GPU with graphs.
 
     A graph launches the kernels of the step that was captured, with the same arguments, so a step
     has the results of TrainingStep.take. Gradients stay in the memory of the graphs: the first
     part of a batch writes them, the others add to them. Another graph updates the weights with a
-    fused optimizer. Outside stay the masks of dropout and drop path, which the host draws, other
-    optimizers, fp16's loss scale, and averages that are not updated in each step.
+    fused optimizer. Outside stay the masks of dropout and drop path, which the host draws, the sum
+    of a team's gradients, other optimizers, fp16's loss scale, and averages that are not updated in
+    each step.
 
     The first EAGER_STEPS steps are taken as by TrainingStep.take. Where the passes cannot be
     captured, as those of a model that reads a value from the device, all steps are.
@@ -193,8 +193,8 @@ class CapturedStep:
         self.left_out: dict[str, str] = {}  # what is not captured, and why
         if step.device.type != DEVICE:
             self.left_out["steps"] = "not on a GPU"
-        elif step.team.size > 1:
-            self.left_out["steps"] = "several workers"
+        elif step.team.size > 1 and has_batchnorm(step.model) and not step.config.norm_batch:
+            self.left_out["steps"] = "BatchNorm over several workers"
         self.pool = None if self.left_out else new_pool()
         self.transform: CapturedTransform | None = None
         self.forward: CapturedForward | None = None
@@ -204,7 +204,7 @@ class CapturedStep:
 
     @property
     def status(self) -> str:
-        """ "yes", or what is not captured and why."""
+        """The word yes, or what is not captured and why."""
         return "; ".join(f"no {what} ({why})" for what, why in self.left_out.items()) or "yes"
 
     def take(
@@ -235,10 +235,11 @@ class CapturedStep:
         assert loss is not None
         if not self.updates:
             return of.update(step, loss, bad_step)
+        of.team.add_up(of.model.parameters())
         self._update(lr)
         if not self.averages:
             of.ema.update(of.model, step)
-        return loss
+        return of.team.sum(loss)
 
     def _graph(self, is_first: bool, images: Tensor, targets: Tensor) -> Graph | None:
         """The graph of a part of the batch; None if there is none, with gradients from which its
