@@ -30,7 +30,14 @@ from vitscale.launch.earlier_plan import (
     plan_before,
     renamed,
 )
-from vitscale.launch.preflight import Data, check_fits, check_loaders, check_ray_folder, clock_apart
+from vitscale.launch.preflight import (
+    Data,
+    check_fits,
+    check_loaders,
+    check_precision,
+    check_ray_folder,
+    clock_apart,
+)
 from vitscale.launch.process import (
     EXIT_DONE,
     EXIT_INCOMPLETE,
@@ -106,6 +113,7 @@ def run(
         from vitscale.launch.cluster import check_cluster
 
         check_cluster(resources.address)
+    check_precision(sample, resources)
     else:
         check_fits(resources)
         check_ray_folder()

@@ -62,6 +62,17 @@ def check_fits(resources: Resources) -> None:
         )
 
 
+def check_precision(study: Study, resources: Resources) -> None:
+    """Raises ValueError for a precision that only a GPU computes, on a CPU."""
+    if resources.device_name() != "cuda" and any(
+        trial.config.precision == "tf32" for trial in study.trained
+    ):
+        raise ValueError(
+            "precision != 'tf32' must hold on a CPU, which has no such arithmetic, but got "
+            f"(precision='tf32', device='cpu', gpus_per_trial={resources.gpus_per_trial:g})"
+        )
+
+
 def check_ray_folder() -> Path:
     """The folder in which Ray keeps the files and sockets of a cluster that it starts here.
 

@@ -35,7 +35,13 @@ from vitscale.train.data import (
     resident,
 )
 from vitscale.train.deterministic import is_deterministic
-from vitscale.train.device import device_at, peak_memory, seed_everything
+from vitscale.train.device import (
+    check_precision,
+    device_at,
+    peak_memory,
+    products,
+    seed_everything,
+)
 from vitscale.train.draws import seed_layers
 from vitscale.train.ema import Ema
 from vitscale.train.evaluate import evaluate_all
@@ -121,9 +127,9 @@ def train(
     processes have.
 
     Raises ValueError for a dataset that cannot be read or a split of the batch that BatchNorm would
-    notice, OSError if a checkpoint cannot be written, vitscale.record.workdir.Damaged if the state
-    of the trunk is missing or damaged, and vitscale.record.workdir.Fenced if another worker has
-    claimed the workdir.
+    notice, OSError if a checkpoint cannot be written or the device lacks TF32 that is asked for,
+    vitscale.record.workdir.Damaged if the state of the trunk is missing or damaged, and
+    vitscale.record.workdir.Fenced if another worker has claimed the workdir.
     """
     workdir = Workdir(workdir) if isinstance(workdir, Path) else workdir
     trunk = Workdir(trunk) if isinstance(trunk, Path) else trunk
@@ -133,12 +139,11 @@ def train(
     assert bool(config.teacher) == (teacher is not None), "a teacher needs its folder"
     device, team = device_at(device_name), Team.join()
 
+    check_precision(config, device)
     # --- model: built on the CPU, so that initial weights do not depend on the device; those of the
     # student do not depend on the teacher
     taught_by = build_teacher(*teacher, device) if teacher is not None else None
     seed_everything(config.seed)
-    # cuDNN would otherwise compute fp32 convolutions in TF32
-    torch.backends.cudnn.allow_tf32 = config.precision != "fp32"
     model = build_model(config)
     inherited = parent is None
     if parent is not None:
@@ -283,7 +288,7 @@ def train(
     start = time.perf_counter()
     is_often = device.type == "cpu" and checkpoint_every_s < CHECKPOINT_EVERY_S
     share = OFTEN_SHARE if is_often else CHECKPOINT_SHARE
-    with Saver(workdir, device, checkpoint_every_s, share) as saver:
+    with products(config), Saver(workdir, device, checkpoint_every_s, share) as saver:
         leave_if_told()
         # an evaluation, by a process that ended in the middle of it
         owed = is_evaluated(step, config) and not (rows and rows[-1]["step"] == step)
