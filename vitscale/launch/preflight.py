@@ -172,6 +172,7 @@ class Data:
     def __init__(self, root: str) -> None:
         self.root = root
         self.digests: dict[tuple[Any, ...], dict[str, str]] = {}
+        self.is_on_disk, self.batch_bytes = False, 0  # as in vitscale.train.data.Examined
 
     def look(self, study: Study) -> None:
         """Raises ValueError if data are missing or do not fit a config of the study.
@@ -186,7 +187,10 @@ class Data:
                 continue
             from vitscale.train.data import examine  # imports torch
 
-            self.digests[key] = examine(configs, Path(self.root) if self.root else None)
+            examined = examine(configs, Path(self.root) if self.root else None)
+            self.digests[key] = examined.digests
+            self.is_on_disk |= examined.is_on_disk
+            self.batch_bytes = max(self.batch_bytes, examined.batch_bytes)
 
     def compare(self, study: Study, known: Mapping[str, Outcome]) -> None:
         """Raises ValueError if completed trials of the study were trained or evaluated on other

@@ -62,7 +62,8 @@ CHECKPOINT_EVERY_S = 5.0
 CHECKPOINT_SHARE, OFTEN_SHARE = 0.01, 0.05
 CHECK_EVERY = 50  # steps between two checks for a finite loss: each waits for the device
 # Columns in which two runs of one trial differ. train_s: seconds so far, eval_s of them evaluation.
-TIMING = ("train_s", "eval_s", "unix_s", "peak_memory_mib")
+# wait_data_s: seconds so far without work, as a batch was not read (data.Waits).
+TIMING = ("train_s", "eval_s", "wait_data_s", "unix_s", "peak_memory_mib")
 # The last checkpoint keeps all that a training needs; rows and final weights; the same if the
 # weights are small; or rows alone.
 Kept = Literal["all", "weights", "small", "rows"]
@@ -138,8 +139,8 @@ def train(
     assert bool(config.init_from) == (parent is not None), "a parent needs its folder"
     assert bool(config.teacher) == (teacher is not None), "a teacher needs its folder"
     device, team = device_at(device_name), Team.join()
-
     check_precision(config, device)
+
     # --- model: built on the CPU, so that initial weights do not depend on the device; those of the
     # student do not depend on the teacher
     taught_by = build_teacher(*teacher, device) if teacher is not None else None
@@ -219,6 +220,7 @@ def train(
         checkpoint.set_rng_state(state["rng"])
         del state
     eval_s = rows[-1].get("eval_s", 0.0) if rows else 0.0
+    batches.waits.past_s = rows[-1].get("wait_data_s", 0.0) if rows else 0.0
     counted_from = int(rows[-1]["step"]) if rows else 0  # the first step of loss_sum
     begun = step, len(rows)  # with nothing new to save
     parting = Parting(is_leaving, team, device) if is_leaving is not None else None
@@ -343,6 +345,7 @@ def train(
                     row |= {
                         "train_s": spent_s + time.perf_counter() - start,
                         "eval_s": eval_s,
+                        "wait_data_s": batches.waits.total_s,
                         "unix_s": time.time(),
                         **peak_memory(device),
                     }
