@@ -43,7 +43,8 @@ def epochs(database: Path) -> int:
     """
     query = (
         "SELECT COUNT(DISTINCT run_uuid) FROM tags JOIN latest_metrics USING (run_uuid) "
-        "WHERE tags.key = 'vitscale.role' AND tags.value = 'trial' AND latest_metrics.key = 'train_loss'"
+        "WHERE tags.key = 'vitscale.role' AND tags.value = 'trial' "
+        "AND latest_metrics.key = 'train_loss'"
     )
     try:
         with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as reading:
