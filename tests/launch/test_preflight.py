@@ -462,9 +462,10 @@ def test_nodes_are_asked_for_tensor_cores_and_shared_memory(
     whole, half = Resources(gpus_per_trial=1.0), Resources(gpus_per_trial=0.5)
     assert [nodes.share_of_cores(of) for of in (whole, half)] == [16, 8]
 
-    data = Data("")
-    data.is_on_disk, data.batch_bytes = True, 2**20 * 64
-    made = study()  # in fp32
+    made, data = study(), Data(str(write(tmp_path)))  # in fp32, from files
+    data.look(made)
+    assert data.is_on_disk and data.batch_bytes == (4 + 512) * 3 * 8 * 8
+    data.batch_bytes = 2**20 * 64
     asked = replace(half, cpus_per_trial=8.0, num_loader_workers="auto")
     short, hint = nodes.look_at_hardware(made, asked, data)
     # 4 trials with 7 readers, which hold 2 batches each

@@ -635,9 +635,8 @@ def _check_data_root(study: Study, options: argparse.Namespace) -> None:
 def _resources(study: Study, options: argparse.Namespace) -> Resources:
     """The resources of the options; paths become absolute, since workers have other directories."""
     options.data_root = data_root(options.data_root)
-    return resources_for(
-        study, {field.name: getattr(options, field.name, None) for field in fields(Resources)}
-    )
+    names = {field.name for field in fields(Resources)} - {"cores_by_share"}  # it follows from them
+    return resources_for(study, {name: getattr(options, name) for name in names})
 
 
 def report_only(study: Study, store: Store, formats: Sequence[str] = ()) -> int:

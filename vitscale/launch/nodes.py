@@ -278,7 +278,8 @@ def look_at_hardware(study: Study, resources: Resources, data: Data) -> list[str
     Asks only nodes on which trials fit, and none if neither can concern the study. Raises HeadLost.
     """
     configs = [trial.config for trial in study.trials]
-    slow = resources.device_name() == "cuda" and any(c.precision == "fp32" for c in configs)
+    trains = resources.device_name() == "cuda" and not study.measures
+    slow = trains and any(c.precision == "fp32" for c in configs)
     readers = num_readers(resources, data.is_on_disk)
     if not slow and not readers:
         return []
