@@ -29,15 +29,16 @@ from vitscale.analysis.report.report import caveats
 from vitscale.analysis.results import Results
 from vitscale.cli import script as cli
 from vitscale.launch import preflight
+from vitscale.launch.driver import waits_for_data
 from vitscale.launch.preflight import READ, Data
-from vitscale.launch.resources import Resources
+from vitscale.launch.resources import Event, Resources
 from vitscale.launch.worker import train_trial
 from vitscale.plan import cores
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.fields import DEFAULTS
 from vitscale.plan.study import Study
 from vitscale.plan.trial import Trial
-from vitscale.record.outcome import Outcome
+from vitscale.record.outcome import Outcome, Status
 from vitscale.record.provenance import mixed_images
 from vitscale.record.store import Store
 from vitscale.record.table import outcomes, read_trials, tidy
@@ -428,6 +429,78 @@ def test_a_node_that_may_not_write_to_the_store_says_so_at_the_start(
             said = as_user(another_user, another_user, SEES, store.root, nonce)
         assert said.startswith("it cannot write to the store: ") and "\n" not in said
         assert not [name for name in store.trials.names() if name.startswith(".")]
+
+
+def gib(amount: float) -> int:
+    return int(amount * 2**30)
+
+
+def test_nodes_are_asked_for_tensor_cores_and_shared_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By a tool of NVIDIA's that prints what theirs does, and sizes of a node of an H100."""
+    from vitscale.launch import nodes
+
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 9.0\necho 7.5\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    here = nodes._hardware()
+    assert here.capabilities == (9.0, 7.5)
+    assert here.shm_bytes is not None and abs(here.shm_bytes / free_kib() / 1024 - 1) < 0.1
+    hints = {(6.1,): "", (7.5, 6.1): " in fp16 (", (9.0, 7.5): " in bf16 or tf32 (", (): ""}
+    for capabilities, expected in hints.items():
+        hint = nodes.tensor_core_hint(capabilities)
+        assert expected in hint and bool(hint) == bool(expected)
+
+    node = {"NodeManagerAddress": "n", "NodeID": "1" * 40, "Alive": True}
+    node["Resources"] = {"CPU": 33.0, "GPU": 2.0}
+    seen = {nodes.label(node): here._replace(shm_bytes=gib(2))}
+    monkeypatch.setattr(nodes, "watched", lambda ask, resources: ask())
+    monkeypatch.setattr("ray.nodes", lambda: [node, node | {"NodeID": "2", "Alive": False}])
+    monkeypatch.setattr(nodes, "ask_nodes", lambda *_, **__: seen)
+    whole, half = Resources(gpus_per_trial=1.0), Resources(gpus_per_trial=0.5)
+    assert [nodes.share_of_cores(of) for of in (whole, half)] == [16, 8]
+
+    made, data = study(), Data(str(write(tmp_path)))  # in fp32, from files
+    data.look(made)
+    assert data.is_on_disk and data.batch_bytes == (4 + 512) * 3 * 8 * 8
+    data.batch_bytes = 2**20 * 64
+    asked = replace(half, cpus_per_trial=8.0, num_loader_workers="auto")
+    short, hint = nodes.look_at_hardware(made, asked, data)
+    # 4 trials with 7 readers, which hold 2 batches each
+    assert "2 GiB free, 28 readers need up to 3.5 GiB" in short and hint.startswith(
+        "trials in fp32"
+    )
+    for fewer in ({"num_loader_workers": 2}, {"max_concurrent": 2}):
+        assert nodes.look_at_hardware(made, replace(asked, **fewer), data) == [hint]
+    assert (
+        nodes.look_at_hardware(study(precision="bf16"), replace(asked, max_concurrent=1), data)
+        == []
+    )
+    data.is_on_disk = False  # then "auto" is none
+    assert nodes.look_at_hardware(made, asked, data) == [hint]
+    assert nodes.look_at_hardware(made, Resources(), data) == []
+
+
+def test_a_trial_that_waits_for_its_images_is_named() -> None:
+    def line(waits_s: float, has_readers: bool = False) -> str:
+        rows = [{"train_s": 20.0, "wait_data_s": waits_s}, {"train_s": 40.0, "wait_data_s": 30.0}]
+        return waits_for_data(Event("abc", Status.RUNNING, rows), has_readers)
+
+    assert line(2.0) == "" and waits_for_data(Event("abc", Status.RUNNING), False) == ""
+    assert "abc stood still for images for 2.5 s of its first 20;" in line(2.5)
+    assert "gives it readers" in line(2.5) and "gives it more readers" in line(2.5, True)
+
+
+def free_kib() -> int:
+    listed = subprocess.run(["df", "-k", "--output=avail", "/dev/shm"], capture_output=True)
+    return int(listed.stdout.split()[-1])
+
+
+def test_tf32_is_refused_on_a_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = refusal(study(precision="tf32"), write(tmp_path), tmp_path / "runs", capsys)
+    assert "precision != 'tf32' must hold on a CPU" in line
 
 
 def test_nodes_of_other_code_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

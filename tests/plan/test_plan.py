@@ -415,7 +415,7 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
             "optimizer='rmsprop'",
         ],
     ),
-    ({"precision": "fp8"}, ["precision in (fp32, bf16, fp16) must hold", "precision='fp8'"]),
+    ({"precision": "fp8"}, ["precision in (fp32, bf16, fp16, tf32) must hold", "precision='fp8'"]),
     (
         {"eval_split": "train"},
         ["evaluation sets of digits in (minival, val, test) must hold", "eval_split='train'"],

@@ -96,7 +96,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     "loss": alike("ce bce"),
     "bce_targets": alike("soft present", loss="bce", mixup_alpha=1.0),
     "drop_path_rule": alike("uniform linear", drop_path=0.3),
-    "precision": alike("fp32 bf16 fp16"),
+    "precision": alike("fp32 bf16 fp16 tf32"),
     "init_weights": alike("raw ema", **CHILD),
     "init_head": alike("keep zero random", **CHILD, weight_init="trunc_normal"),
     "trainable": alike("all attn ffn head", **CHILD),
@@ -177,6 +177,10 @@ def test_every_choice_trains_something_of_its_own(
         )
         config = BASE.replace(**{**CASES[field][choice], field: choice})
         assert complexity(config).params == sum(p.numel() for p in build_model(config).parameters())
+        if choice == "tf32":  # which a CPU does not have: test_nullcuda.py
+            with pytest.raises(OSError, match=r"compute capability >= 8\.0 must hold"):
+                trained(config, tmp_path / choice, data_root, parents)
+            continue
         digests[choice] = trained(config, tmp_path / choice, data_root, parents)
     assert len(set(digests.values())) == len(digests) >= 2, digests
 

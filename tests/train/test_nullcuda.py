@@ -281,6 +281,31 @@ def test_a_parcel_travels_in_one_copy_loaders_get_nothing_of_a_gpu_and_profiles_
     assert averaged == {"one pass": [8, 580, 4], "each": [16, 616, 4]}
 
 
+def test_images_on_disk_are_sent_raw_and_what_a_step_waits_for_them_is_in_its_row(
+    null: dict[str, str], data_root: Path, tmp_path: Path
+) -> None:
+    found = run(null, tmp_path / "out.json", "disk.py", str(data_root), str(tmp_path / "out.json"))
+    # 4 steps per epoch; readers of an evaluation are no wait of a step
+    assert {name: found[name]["batches"] for name in ("resident", "read here", "readers")} == {
+        "resident": [0, 0],
+        "read here": [4, 8],
+        "readers": [4, 8],
+    }
+    assert {of["waits"] for of in found.values() if isinstance(of, dict) and "waits" in of} == {0}
+    # a prepared set of 40 pixels, cropped on the device to 32
+    assert found["sent"] == ["cpu", "torch.uint8", 64, 3, 40, 40]
+    assert found["finished"] == [64, 3, 32, 32]
+    # whether matrix products and convolutions of fp32 are computed in TF32
+    tf32 = {name: found[name]["tf32"] for name in ("resident", "bf16", "tf32")}
+    assert tf32 == {"resident": [[False] * 2], "bf16": [[False, True]], "tf32": [[True] * 2]}
+    assert found["left as before"]
+    # of 80 GiB, 0.6 for each process
+    shares = {"1.0": 1.0, "0.5": (80 / 2 - 0.6) / 80, "0.125": (80 / 8 - 0.6) / 80}
+    assert {name: round(share, 6) for name, share in found["shares"].items()} == {
+        name: round(share, 6) for name, share in shares.items()
+    }
+
+
 @pytest.mark.slow
 def test_the_doctor_finds_that_this_device_computes_nothing(
     null: dict[str, str], tmp_path: Path

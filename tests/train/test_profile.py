@@ -236,7 +236,13 @@ def test_a_profile_gets_a_whole_device_and_refuses_less() -> None:
         resources_for(on_gpu, given).gpus_per_trial,
         resources_for(on_gpu, given).device_name(),
     ) == (1, "cuda")
-    assert resources_for(study(TrainConfig(), metric="val_ema_error_pct"), given) == Resources()
+    trained = study(TrainConfig(), metric="val_ema_error_pct")
+    assert resources_for(trained, given) == Resources()
+    # with a GPU, readers and cores that are not given are as many as images on disk need
+    by_share = resources_for(trained, given | {"gpus_per_trial": 1.0})
+    assert (by_share.num_loader_workers, by_share.cores_by_share) == ("auto", True)
+    asked = {"gpus_per_trial": 1.0, "cpus_per_trial": 3.0, "num_loader_workers": 0}
+    assert resources_for(trained, asked) == Resources(cpus_per_trial=3.0, gpus_per_trial=1.0)
     less = [
         (on_gpu, "gpus_per_trial", 0.5),
         (on_cpu, "max_concurrent", 2),

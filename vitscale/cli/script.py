@@ -328,7 +328,10 @@ def _add_own_options(parser: Parser) -> None:
     add(
         "--cpus-per-trial",
         type=float,
-        help="cores and threads per trial (default: 1; for a profile on a CPU: all)",
+        help=(
+            "cores and threads per trial (default: 1; for a profile on a CPU: all; with a GPU and "
+            "images on disk: its share of the node's cores)"
+        ),
     )
     add(
         "--gpus-per-trial",
@@ -403,11 +406,10 @@ def _add_own_options(parser: Parser) -> None:
     add(
         "--num-loader-workers",
         type=_int_or_auto,
-        default=0,
         metavar="N",
         help=(
             "data loading processes per trial; auto: none for images in memory, else one per core "
-            "but the first (default: 0)"
+            "but the first (default: 0; with a GPU: auto)"
         ),
     )
     add(
@@ -650,9 +652,8 @@ def _check_data_root(study: Study, options: argparse.Namespace) -> None:
 def _resources(study: Study, options: argparse.Namespace) -> Resources:
     """The resources of the options; paths become absolute, since workers have other directories."""
     options.data_root = data_root(options.data_root)
-    return resources_for(
-        study, {field.name: getattr(options, field.name) for field in fields(Resources)}
-    )
+    names = {field.name for field in fields(Resources)} - {"cores_by_share"}  # it follows from them
+    return resources_for(study, {name: getattr(options, name) for name in names})
 
 
 def report_only(study: Study, store: Store, formats: Sequence[str] = ()) -> int:

@@ -12,10 +12,13 @@ from importlib import metadata
 from pathlib import Path
 
 from vitscale.doctor.check import Finding, Machine, judged, not_applicable, passed
+from vitscale.plan.cores import num_cores
 from vitscale.record.provenance import installed
 
 SHOWN = ("torch", "torchvision", "timm", "ray", "mlflow")
-SHM_GIB = 1.0  # of /dev/shm: a batch of 512 images of 224 pixels takes 73 MiB, per loader and twice
+# Of /dev/shm: at least 1 GiB, and two batches of 512 RGB images of 256 pixels per reader of one
+# trial that has all cores (--num-loader-workers auto)
+SHM_GIB, READER_GIB = 1.0, 2 * 512 * 3 * 256**2 / 2**30
 OPEN_FILES = 4096  # Ray keeps some hundred connections per node, loaders one file per batch
 
 
@@ -129,11 +132,12 @@ def limits(machine: Machine) -> Finding:
         gib = shutil.disk_usage("/dev/shm").total / 2**30
     except FileNotFoundError:
         return not_applicable("no /dev/shm")
+    needed_gib = max(SHM_GIB, (num_cores() - 1) * READER_GIB)
     detail = f"/dev/shm {gib:.3g} GiB, {soft} open files (hard limit {hard})"
     wanting = [
         law
         for law, holds in (
-            (f"/dev/shm >= {SHM_GIB:g} GiB", gib >= SHM_GIB),
+            (f"/dev/shm >= {needed_gib:.3g} GiB", gib >= needed_gib),
             (f"open files >= {OPEN_FILES}", hard >= OPEN_FILES),
         )
         if not holds

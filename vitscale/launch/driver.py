@@ -16,6 +16,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
@@ -30,7 +31,14 @@ from vitscale.launch.earlier_plan import (
     plan_before,
     renamed,
 )
-from vitscale.launch.preflight import Data, check_fits, check_loaders, check_ray_folder, clock_apart
+from vitscale.launch.preflight import (
+    Data,
+    check_fits,
+    check_loaders,
+    check_precision,
+    check_ray_folder,
+    clock_apart,
+)
 from vitscale.launch.process import (
     EXIT_DONE,
     EXIT_INCOMPLETE,
@@ -65,6 +73,9 @@ if TYPE_CHECKING:
     from vitscale.record.mlflow.view import View
 
 MAX_FAULT_WARNINGS = 20
+# A trial that stands still for its images for longer gets a line: share of the time until its first
+# row, and seconds
+MAX_WAIT_SHARE, MIN_WAIT_S = 0.1, 1.0
 Display = Callable[[Progress, "Console"], AbstractContextManager[object]]
 RAY_LOG, REPORT_LOG = "ray.log", "report-failure.log"
 
@@ -103,6 +114,7 @@ def run(
 
     sample = study.stand_in() if isinstance(study, Search) else study
     check(sample)
+    check_precision(sample, resources)
     if resources.address:
         from vitscale.launch.cluster import check_cluster
 
@@ -181,6 +193,20 @@ def _several_kinds(study: Study, resources: Resources, kinds: Sequence[str]) -> 
     )
 
 
+def waits_for_data(event: Event, has_readers: bool) -> str:
+    """A line if a trial stood still for its batches until its first row; else empty."""
+    row = event.rows[0] if event.rows else {}
+    waits_s, spent_s = row.get("wait_data_s", 0.0), row.get("train_s", 0.0)
+    if waits_s < MIN_WAIT_S or waits_s <= MAX_WAIT_SHARE * spent_s:
+        return ""
+    hint = "--num-loader-workers auto with --cpus-per-trial N gives it "
+    return (
+        f"{event.trial_id} stood still for images for {waits_s:.3g} s of its first {spent_s:.3g}; "
+        f"{hint}{'more readers' if has_readers else 'readers'}, and `vitscale prepare` spares the "
+        "decoding of files"
+    )
+
+
 def _announce_new(store: Store, output: Output) -> None:
     """Says that a store is new: the most common mistake is to start a study in another folder."""
     if not store.slugs() and not store.trial_ids():
@@ -246,6 +272,7 @@ class Driver:
         self.folder = store.study(study.slug)
         self.uncaptured: set[str] = set()  # reasons that were printed
         self.num_faults = 0  # of machines, in this start
+        self.waits_for_data = False  # whether a trial does, which was said
         self.num_restarts: Counter[str] = Counter()  # as in tune.Run
         # trial id -> why it is missing, where the store could not record it
         self.reasons: dict[str, str] = {}
@@ -443,7 +470,13 @@ class Driver:
     def _train(self, outcomes: Mapping[str, Outcome]) -> None:
         """Trains until every trial has an outcome and, in a search, no round is left."""
         from vitscale.launch.cluster import cluster
-        from vitscale.launch.nodes import await_slots, check_nodes, kinds_of_gpus
+        from vitscale.launch.nodes import (
+            await_slots,
+            check_nodes,
+            kinds_of_gpus,
+            look_at_hardware,
+            share_of_cores,
+        )
 
         events: queue.Queue[Event] = queue.Queue()
         where = (
@@ -459,8 +492,15 @@ class Driver:
                     self.console.print(f"warning: {line}")
             if line := _several_kinds(self.study, self.resources, kinds_of_gpus(self.resources)):
                 self.console.print(f"warning: {line}")
+            each = ""
+            if self.resources.cores_by_share and self.data.is_on_disk:
+                cores = share_of_cores(self.resources)
+                self.resources = replace(self.resources, cpus_per_trial=cores)
+                each = f", each with {cores:g} cores"
+            for line in look_at_hardware(self.study, self.resources, self.data):
+                self.console.print(f"warning: {line}")
             self.console.print(
-                f"training {slots} at a time; Ctrl-C stops, and the same command resumes"
+                f"training {slots} at a time{each}; Ctrl-C stops, and the same command resumes"
             )
             threading.Thread(
                 target=self._consume, args=(events,), name="events", daemon=True
@@ -598,6 +638,11 @@ class Driver:
         There, a trial that a machine failed has no outcome.
         """
         progress.update(event)
+        if not self.waits_for_data and event.status != "elsewhere":
+            line = waits_for_data(event, bool(self.resources.num_loader_workers))
+            if line:
+                self.waits_for_data = True
+                self.console.print(f"warning: {line}")
         if event.status in ("again", "crowded", "lost"):
             self._warn_fault(event)
         if event.status == "lost":

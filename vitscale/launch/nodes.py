@@ -5,9 +5,11 @@ from __future__ import annotations
 import vitscale.launch.ray_settings  # isort: skip  # noqa: F401
 
 import contextlib
+import shutil
+import subprocess
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import ray
@@ -15,7 +17,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from vitscale.launch.cluster import watched
-from vitscale.launch.preflight import clock_apart
+from vitscale.launch.preflight import Data, clock_apart
 from vitscale.launch.resources import Resources
 from vitscale.plan.data import check_readable
 from vitscale.plan.study import Study
@@ -26,6 +28,8 @@ from vitscale.record.study_files import NotShared
 T = TypeVar("T")
 Node = Mapping[str, Any]  # an element of ray.nodes()
 CHECK_STORE_S = 120.0  # time for all nodes to answer what they have
+# compute capabilities of the first cards with tensor cores, and with those that take bf16 and tf32
+TENSOR_CORES, TENSOR_CORES_OF_BF16 = 7.0, 8.0
 
 
 def workers_on(node: Node, resources: Resources) -> int:
@@ -130,6 +134,19 @@ def _lack(resources: Resources, nodes: Sequence[Node]) -> str:
         return f"the cluster has place for {fit} of {num} workers of a trial" if fit < num else ""
     is_head_alone = all("node:__internal_head__" in node["Resources"] for node in nodes)
     return "no trial fits on the head, and no other node is there" if is_head_alone else ""
+
+
+def share_of_cores(resources: Resources) -> float:
+    """The cores of a worker of a trial that shares a node's with those on its other GPUs, on the
+    node with the fewest; whole ones, at least 1. Raises HeadLost.
+    """
+    per_gpu = int(1 / resources.gpus_per_trial + 1e-9)
+    amounts = [
+        node["Resources"]["CPU"] // (int(node["Resources"]["GPU"]) * per_gpu)
+        for node in watched(ray.nodes, resources)
+        if workers_on(node, resources)
+    ]
+    return max(1.0, float(min(amounts, default=1)))
 
 
 def missing_nodes(resources: Resources) -> str:
@@ -245,6 +262,90 @@ def _look(store: Store, slug: str, nonce: str, datasets: Sequence[str], data_roo
     except ValueError as error:
         return Sight(reason=str(error), lacks_data=True)
     return Sight(clock_ahead_s=store.clock_ahead_s(slug), code=_code())
+
+
+class Hardware(NamedTuple):
+    """What decides how fast a node trains, beside its cores."""
+
+    shm_bytes: int | None  # that are free; None: no /dev/shm
+    capabilities: tuple[float, ...] = ()  # of compute, of each card that NVIDIA's tool lists
+
+
+def look_at_hardware(study: Study, resources: Resources, data: Data) -> list[str]:
+    """Hints about slow arithmetic on GPUs, and warnings of nodes whose shared memory is too small
+    for the batches of their readers.
+
+    Asks only nodes on which trials fit, and none if neither can concern the study. Raises HeadLost.
+    """
+    configs = [trial.config for trial in study.trials]
+    trains = resources.device_name() == "cuda" and not study.measures
+    slow = trains and any(c.precision == "fp32" for c in configs)
+    readers = num_readers(resources, data.is_on_disk)
+    if not slow and not readers:
+        return []
+    nodes, answers = watched(
+        lambda: (ray.nodes(), ask_nodes(_hardware, timeout_s=CHECK_STORE_S)), resources
+    )
+    num = {label(node): workers_on(node, resources) for node in nodes}
+    found = {
+        node: has for node, has in answers.items() if isinstance(has, Hardware) and num.get(node)
+    }
+    most = resources.max_concurrent * resources.workers_per_trial
+    lines = []
+    if readers:
+        needs = {node: min(num[node], most or num[node]) * readers for node in found}
+        lines += list(_short_of_shm(found, needs, data.batch_bytes))
+    if slow and (hint := tensor_core_hint([c for has in found.values() for c in has.capabilities])):
+        lines.append(hint)
+    return lines
+
+
+def num_readers(resources: Resources, is_on_disk: bool) -> int:
+    """The readers of a worker of a trial, as vitscale.train.data.num_readers."""
+    if resources.num_loader_workers == "auto":
+        return max(1, int(resources.cpus_per_trial) - 1) if is_on_disk else 0
+    return resources.num_loader_workers
+
+
+def _short_of_shm(
+    found: Mapping[str, Hardware], readers: Mapping[str, int], batch_bytes: int
+) -> Iterator[str]:
+    """A warning of each node on which two batches of each reader do not fit."""
+    for node, has in found.items():
+        needed = 2 * readers[node] * batch_bytes
+        if has.shm_bytes is not None and needed > has.shm_bytes:
+            yield (
+                f"/dev/shm must hold two batches per reader, or trials may end with a bus error, "
+                f"but got ({node}: {has.shm_bytes / 2**30:.3g} GiB free, {readers[node]} readers "
+                f"need up to {needed / 2**30:.3g} GiB); enlarge it (Docker: --shm-size), or give "
+                "fewer readers by --num-loader-workers"
+            )
+
+
+def tensor_core_hint(capabilities: Collection[float]) -> str:
+    """A line for a study in fp32, by the compute capabilities of the cards; empty if all are from
+    before tensor cores (7.0).
+    """
+    if not any(c >= TENSOR_CORES for c in capabilities):
+        return ""
+    faster = "bf16 or tf32" if max(capabilities) >= TENSOR_CORES_OF_BF16 else "fp16"
+    return (
+        f"trials in fp32 do not use the tensor cores of the GPUs here; in {faster} (the field "
+        "precision) matrix products are several times as fast, with other rounding and ids"
+    )
+
+
+def _hardware() -> Hardware:
+    """Runs on a node."""
+    shm_bytes: int | None = None
+    with contextlib.suppress(OSError):
+        shm_bytes = shutil.disk_usage("/dev/shm").free
+    query = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
+        return Hardware(shm_bytes, tuple(float(line) for line in answer.stdout.split()))
+    except (OSError, subprocess.SubprocessError, ValueError):  # no tool, or one without the query
+        return Hardware(shm_bytes)
 
 
 def _code() -> str:

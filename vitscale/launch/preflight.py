@@ -62,6 +62,17 @@ def check_fits(resources: Resources) -> None:
         )
 
 
+def check_precision(study: Study, resources: Resources) -> None:
+    """Raises ValueError for a precision that only a GPU computes, on a CPU."""
+    if resources.device_name() != "cuda" and any(
+        trial.config.precision == "tf32" for trial in study.trained
+    ):
+        raise ValueError(
+            "precision != 'tf32' must hold on a CPU, which has no such arithmetic, but got "
+            f"(precision='tf32', device='cpu', gpus_per_trial={resources.gpus_per_trial:g})"
+        )
+
+
 def check_ray_folder() -> Path:
     """The folder in which Ray keeps the files and sockets of a cluster that it starts here.
 
@@ -161,6 +172,7 @@ class Data:
     def __init__(self, root: str) -> None:
         self.root = root
         self.digests: dict[tuple[Any, ...], dict[str, str]] = {}
+        self.is_on_disk, self.batch_bytes = False, 0  # as in vitscale.train.data.Examined
 
     def look(self, study: Study) -> None:
         """Raises ValueError if data are missing or do not fit a config of the study.
@@ -175,7 +187,10 @@ class Data:
                 continue
             from vitscale.train.data import examine  # imports torch
 
-            self.digests[key] = examine(configs, Path(self.root) if self.root else None)
+            examined = examine(configs, Path(self.root) if self.root else None)
+            self.digests[key] = examined.digests
+            self.is_on_disk |= examined.is_on_disk
+            self.batch_bytes = max(self.batch_bytes, examined.batch_bytes)
 
     def compare(self, study: Study, outcomes: Mapping[str, Outcome]) -> None:
         """Raises ValueError if completed trials of the study were trained or evaluated on other

@@ -24,6 +24,9 @@ class Resources:
     """
 
     cpus_per_trial: float = 1.0  # per worker
+    # cpus_per_trial was not given: where GPUs train from images on disk, a start takes the share of
+    # a node's cores that belongs to the GPU (vitscale.launch.nodes.share_of_cores)
+    cores_by_share: bool = False
     gpus_per_trial: float = 0.0  # per worker; a fraction packs several trials on one GPU
     # Ray's name of the only GPUs to use, such as "H100"; empty: any
     accelerator_type: str = ""
@@ -121,6 +124,7 @@ class Resources:
 def resources_for(study: Study, given: Mapping[str, Any]) -> Resources:
     """Resources of a study, from command-line options in which None means not given.
 
+    On a GPU, readers and cores that are not given are as many as the images on disk need.
     A profile has a device to itself, and its config decides everything that affects its speed.
     Raises ValueError for impossible amounts, and for options that would change what a profile
     measures.
@@ -128,7 +132,12 @@ def resources_for(study: Study, given: Mapping[str, Any]) -> Resources:
     chosen = {name: value for name, value in given.items() if value is not None}
     config = study.trials[0].config
     if not isinstance(config, ProfileConfig):
-        return Resources(**chosen)
+        resources = Resources(**chosen)
+        if resources.device_name() != "cuda":
+            return resources
+        readers = chosen.get("num_loader_workers", "auto")
+        by_share = "cpus_per_trial" not in chosen
+        return replace(resources, num_loader_workers=readers, cores_by_share=by_share)
     alone: dict[str, Any] = {"gpus_per_trial": 1.0, "device": "cuda"}
     if config.threads:
         alone = {

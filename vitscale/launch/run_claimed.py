@@ -27,10 +27,14 @@ from vitscale.record.workdir import Damaged, Left, Workdir, read_json, step_save
 if TYPE_CHECKING:
     from vitscale.train.loop import Kept, Trained
 
+# What CUDA keeps on a GPU for each process beside torch's tensors: code, cuBLAS' handles. Several
+# hundred MiB, by card and driver; not measured here.
+CONTEXT_BYTES = int(0.6 * 2**30)
 REPORT_EVERY_S = 1.0
 TEAM_REPORT_EVERY_S = 10.0  # in the end; a team's events wait until Ray Train polls them
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 KEPT_BYTES, HEAP_BYTES = 2**28, 2**25
+_compiled_shape = ""  # of the last trial that this process compiled
 # what the last checkpoint holds, by whether the weights shall be kept; None: if they are small
 KEPT: dict[bool | None, Kept] = {None: "small", True: "weights", False: "rows"}
 
@@ -74,7 +78,7 @@ def _train(
 
     sources.fetch(config.asdict(), store)  # in each process of a team
     device, team = resources.device_name(), Team.join()
-    reset_process(resources)
+    reset_process(resources, config.others)
     rows: list[Row] = []
     facts = {"attempt": str(attempt), "device": device, "workers": str(team.size), **provenance()}
     # of this thread; the one that ends the process may be the next to go on here
@@ -208,24 +212,30 @@ def profile_claimed(
     yield Event.ended(config.id, outcome)
 
 
-def reset_process(resources: Resources) -> None:
+def reset_process(resources: Resources, shape: str = "") -> None:
     """Resets the process state that one trial of a reused worker could leave to the next.
 
-    The trainer seeds all generators itself. Raises OSError if a GPU is wanted and none is visible,
-    and as `set_deterministic`.
+    Trials of one `shape`, such as TrainConfig.others, share what torch.compile has compiled for
+    them. The trainer seeds all generators itself. Raises OSError if a GPU is wanted and none is
+    visible, and as `set_deterministic`.
     """
     import torch
 
     from vitscale.train.deterministic import set_deterministic
 
+    global _compiled_shape
+
     torch.set_num_threads(max(1, int(resources.cpus_per_trial)))
     torch.set_default_dtype(torch.float32)
     torch.set_grad_enabled(True)
+    # it chooses by timing, so that a training would resume with other rounding (docs/gpu.md)
     torch.backends.cudnn.benchmark = False
     set_deterministic(resources.deterministic)
     keep_freed_memory()
-    if resources.compiled:
-        torch.compiler.reset()  # otherwise models of earlier trials count toward the cache limit
+    if resources.compiled and (not shape or shape != _compiled_shape):
+        # earlier shapes count toward the cache limit, and sizes that differ would become dynamic
+        torch.compiler.reset()
+        _compiled_shape = shape
     if resources.device_name() == "cuda":
         if not torch.cuda.is_available():
             raise OSError(
@@ -234,8 +244,19 @@ def reset_process(resources: Resources) -> None:
             )
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        # a trial with a fraction of a GPU may use that fraction of its memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, resources.gpus_per_trial or 1.0))
+        total = torch.cuda.mem_get_info()[1]
+        torch.cuda.set_per_process_memory_fraction(memory_share(resources.gpus_per_trial, total))
+
+
+def memory_share(gpu_share: float, total_bytes: int) -> float:
+    """The fraction of a GPU's memory that the tensors of a trial may take, with a share in (0, 1]
+    of the GPU: the same share of it, less what CUDA keeps for the process itself.
+
+    A trial alone is only limited by the memory. A card of a few contexts gives half of the share.
+    """
+    if not 0 < gpu_share < 1:
+        return 1.0
+    return max(gpu_share - CONTEXT_BYTES / total_bytes, gpu_share / 2)
 
 
 def keep_freed_memory() -> None:

@@ -249,8 +249,10 @@ class Fields:
     metrics: str = ""  # a part that adds columns to those of every evaluation; "": none
 
     # ---- arithmetic and randomness
-    # bf16, fp16: autocast, weights stay fp32; fp16 has a dynamic loss scale
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    # bf16, fp16: autocast, weights stay fp32; fp16 has a dynamic loss scale. tf32: as fp32, but
+    # matrix products and convolutions round what they multiply to 10 bits; on GPUs of compute
+    # capability 8.0 or more
+    precision: Literal["fp32", "bf16", "fp16", "tf32"] = "fp32"
     # of all that is random in a training: init, order, augmentation, mixup, dropout, drop path
     seed: Natural = 0
 

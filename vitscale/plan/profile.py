@@ -136,6 +136,11 @@ def _profile_laws(c: ProfileConfig) -> list[Law]:
             "layout branches",
         ),
         ("hardware named", bool(c.hardware), "hardware"),
+        (
+            "a GPU as hardware of the precision tf32",
+            c.precision != "tf32" or not c.threads,
+            "precision hardware",
+        ),
     ]
     return laws + [
         (

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
+import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -42,6 +45,51 @@ T = TypeVar("T")
 Transforms = Callable[[Callable[..., Tensor], tuple[Tensor, ...], PackedCopy], Tensor]
 
 
+class Waits:
+    """How long a training stood still because a batch was not read yet.
+
+    On a CPU, the time in which it waited, or read the batch itself. On a GPU, the time in which the
+    device had nothing to do: the host runs ahead of it, and may wait without any loss. Events on
+    the device measure that without a wait of their own. Images that are on the GPU are not timed.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.past_s = device, 0.0
+        self.events: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
+
+    @property
+    def total_s(self) -> float:
+        """Seconds so far: on a GPU, of the batches which the device has begun."""
+        while self.events and self.events[0][1].query():
+            asked, arrived = self.events.popleft()
+            self.past_s += 1e-3 * asked.elapsed_time(arrived)
+        return self.past_s
+
+    def timed(self, batches: Iterable[T]) -> Iterator[T]:
+        """The same batches."""
+        iterator = iter(batches)
+        while True:
+            asked, asked_s = self._event(), time.perf_counter()
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+            if asked is None:
+                self.past_s += time.perf_counter() - asked_s
+            elif (arrived := self._event()) is not None:
+                self.events.append((asked, arrived))
+                _ = self.total_s  # so that few events wait for their turn
+            yield batch
+
+    def _event(self) -> torch.cuda.Event | None:
+        """An event behind all that the GPU was asked to do so far."""
+        if self.device.type != "cuda":
+            return None
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+
 class Batches(Dataset[tuple[Tensor, Tensor]]):
     """Training batches in parts: images (b, C, R, R) and targets (b,) or (b, classes) per part.
 
@@ -62,13 +110,14 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
         self.mean, self.std = (t.to(self.device) for t in normalization(config))
         self.epoch, self.order = -1, np.empty(0, np.int64)
         self.captured: Transforms | None = None  # by a CUDA graph
+        self.waits = Waits(self.device)
 
     def __getstate__(self) -> dict[str, object]:
         """The state that loader workers need.
 
         It has no tensors on a GPU, which would initialize CUDA in each worker.
         """
-        without = ("mean", "std", "captured")
+        without = ("mean", "std", "captured", "waits")
         return {name: value for name, value in vars(self).items() if name not in without}
 
     def __getitem__(self, item: int) -> tuple[Tensor, Tensor]:
@@ -101,10 +150,10 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
         """Whether images are cropped on the device, as a batch.
 
         On a CPU, cropping one by one is 20 times as fast. The boxes are the same, and so are the
-        pixels up to rounding.
+        pixels up to rounding. For a GPU, readers only copy the images of a prepared set.
         """
         return self.train.pixels is not None and (
-            self.config.crop == "pad" or is_resident(self.train)
+            self.config.crop == "pad" or self.device.type == "cuda"
         )
 
     def indices(self, step: int) -> np.ndarray:
@@ -193,6 +242,7 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
 
     def _read(self, items: range, num_workers: int) -> Iterator[tuple[int, Tensor, Tensor]]:
         batches = loader(self, items, num_workers, self.device, self.train)
+        batches = batches if is_resident(self.train) else self.waits.timed(batches)
         for (images, labels), item in _complete(batches, items):
             yield item, images, labels
 
@@ -307,8 +357,16 @@ def fingerprint(images: Images) -> str:
     return digest.hexdigest()[:16]
 
 
-def examine(configs: Sequence[TrainConfig], root: Path | None) -> dict[str, str]:
-    """Fingerprints of "train" and of each evaluation set of configs that read the same images.
+class Examined(NamedTuple):
+    """What a start learns of the images of its trials."""
+
+    digests: dict[str, str]  # fingerprints of "train" and of each evaluation set
+    is_on_disk: bool  # and read from there in each step, unless they fit on a GPU
+    batch_bytes: int  # of a training batch and one of an evaluation, as readers send them, at most
+
+
+def examine(configs: Sequence[TrainConfig], root: Path | None) -> Examined:
+    """Examines the images of configs that read the same ones.
 
     Raises ValueError where a training would: as load_split for each split that a config reads, and
     for images of sizes that its crop cannot take. Decodes only a few images.
@@ -320,7 +378,11 @@ def examine(configs: Sequence[TrainConfig], root: Path | None) -> dict[str, str]
     for config in {c.evals: c for c in configs}.values():
         for name in config.evals:
             fingerprints[name] = fingerprint(load_split(config, name, root))
-    return fingerprints
+    stored = 0 if images.pixels is None else math.prod(images.pixels.shape[1:])
+    batch_bytes = max(
+        (c.batch_size + EVAL_BATCH) * max(stored, c.channels * c.resolution**2) for c in configs
+    )
+    return Examined(fingerprints, not isinstance(images.pixels, Tensor), batch_bytes)
 
 
 def _check_crop(images: Images, config: TrainConfig) -> None:

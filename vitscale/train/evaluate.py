@@ -19,7 +19,7 @@ from vitscale.plan.parts import metrics_of
 from vitscale.record.outcome import Row
 from vitscale.train.batchnorm import reestimate
 from vitscale.train.data import EVAL_BATCH, Batches, HeldOut, fingerprint, num_readers
-from vitscale.train.device import device_at, seed_everything
+from vitscale.train.device import device_at, products, seed_everything
 from vitscale.train.ema import Ema
 from vitscale.train.inherit import resized
 from vitscale.train.metrics import NUM_BINS, calibration_gaps, in_top
@@ -63,8 +63,6 @@ def evaluate_weights(
     weights do not fit the model at this resolution.
     """
     on, team = device_at(device), Team()
-    # else fp32 convolutions would not be
-    torch.backends.cudnn.allow_tf32 = config.precision != "fp32"
     most = min(EVAL_BATCH, micro_batch or EVAL_BATCH)
     held_out, row, top = HeldOut(images, config, on, team, most), Row(), None
     num_workers, wrong = num_readers(num_loader_workers, images), dict[str, np.ndarray]()
@@ -73,7 +71,8 @@ def evaluate_weights(
     predictions = [Predictions(with_top=top_of == weights) for weights in WEIGHTS[: len(models)]]
     if top_of is not None and len(models) == 1:  # no average: raw weights stand for both
         predictions = [Predictions(with_top=True)]
-    evaluated = evaluate_each(models, held_out, config, team, num_workers, predictions)
+    with products(config):
+        evaluated = evaluate_each(models, held_out, config, team, num_workers, predictions)
     for number, weights in enumerate(WEIGHTS):
         of_weights = evaluated[min(number, len(models) - 1)]
         row |= {column(split, weights, quantity): value for quantity, value in of_weights.items()}

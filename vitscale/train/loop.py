@@ -36,7 +36,13 @@ from vitscale.train.data import (
     resident,
 )
 from vitscale.train.deterministic import is_deterministic
-from vitscale.train.device import device_at, peak_memory, seed_everything
+from vitscale.train.device import (
+    check_precision,
+    device_at,
+    peak_memory,
+    products,
+    seed_everything,
+)
 from vitscale.train.draws import seed_layers
 from vitscale.train.ema import Ema
 from vitscale.train.evaluate import evaluate_all
@@ -57,7 +63,8 @@ CHECKPOINT_EVERY_S = 5.0
 CHECKPOINT_SHARE, OFTEN_SHARE = 0.01, 0.05
 CHECK_EVERY = 50  # steps between two checks for a finite loss: each waits for the device
 # Columns in which two runs of one trial differ. train_s: seconds so far, eval_s of them evaluation.
-TIMING = ("train_s", "eval_s", "unix_s", "peak_memory_mib")
+# wait_data_s: seconds so far without work, as a batch was not read (data.Waits).
+TIMING = ("train_s", "eval_s", "wait_data_s", "unix_s", "peak_memory_mib")
 # The last checkpoint keeps all that a training needs; rows and final weights; the same if the
 # weights are small; or rows alone.
 Kept = Literal["all", "weights", "small", "rows"]
@@ -124,9 +131,9 @@ def train(
     processes have.
 
     Raises ValueError for a dataset that cannot be read or a split of the batch that BatchNorm would
-    notice, OSError if a checkpoint cannot be written, vitscale.record.workdir.Damaged if the state
-    of the trunk is missing or damaged, and vitscale.record.workdir.Fenced if another worker has
-    claimed the workdir.
+    notice, OSError if a checkpoint cannot be written or the device lacks TF32 that is asked for,
+    vitscale.record.workdir.Damaged if the state of the trunk is missing or damaged, and
+    vitscale.record.workdir.Fenced if another worker has claimed the workdir.
     """
     workdir = Workdir(workdir) if isinstance(workdir, Path) else workdir
     trunk = Workdir(trunk) if isinstance(trunk, Path) else trunk
@@ -135,13 +142,12 @@ def train(
     assert bool(config.init_from) == (parent is not None), "a parent needs its folder"
     assert bool(config.teacher) == (teacher is not None), "a teacher needs its folder"
     device, team = device_at(device_name), Team.join()
+    check_precision(config, device)
 
     # --- model: built on the CPU, so that initial weights do not depend on the device; those of the
     # student do not depend on the teacher
     taught_by = build_teacher(*teacher, device) if teacher is not None else None
     seed_everything(config.seed)
-    # cuDNN would otherwise compute fp32 convolutions in TF32
-    torch.backends.cudnn.allow_tf32 = config.precision != "fp32"
     model = build_model(config)
     inherited = parent is None
     if parent is not None:
@@ -217,6 +223,7 @@ def train(
         checkpoint.set_rng_state(state["rng"])
         del state
     eval_s = rows[-1].get("eval_s", 0.0) if rows else 0.0
+    batches.waits.past_s = rows[-1].get("wait_data_s", 0.0) if rows else 0.0
     counted_from = int(rows[-1]["step"]) if rows else 0  # the first step of loss_sum
     begun = step, len(rows)  # with nothing new to save
     parting = Parting(is_leaving, team, device) if is_leaving is not None else None
@@ -299,7 +306,7 @@ def train(
     start = time.perf_counter()
     is_often = device.type == "cpu" and checkpoint_every_s < CHECKPOINT_EVERY_S
     share = OFTEN_SHARE if is_often else CHECKPOINT_SHARE
-    with Saver(workdir, device, checkpoint_every_s, share) as saver:
+    with products(config), Saver(workdir, device, checkpoint_every_s, share) as saver:
         leave_if_told()
         # an evaluation, by a process that ended in the middle of it
         owed = is_evaluated(step, config) and not (rows and rows[-1]["step"] == step)
@@ -355,6 +362,7 @@ def train(
                     row |= {
                         "train_s": spent_s + time.perf_counter() - start,
                         "eval_s": eval_s,
+                        "wait_data_s": batches.waits.total_s,
                         "unix_s": time.time(),
                         **peak_memory(device),
                     }

@@ -21,7 +21,7 @@ from torch.profiler import ProfilerActivity
 from vitscale.plan.profile import ProfileConfig, processor
 from vitscale.record.outcome import Row
 from vitscale.train.blocks import run_branches
-from vitscale.train.device import device_at, seed_everything
+from vitscale.train.device import check_precision, device_at, products, seed_everything
 from vitscale.train.draws import seed_layers
 from vitscale.train.ema import Ema
 from vitscale.train.loss_scale import LossScale
@@ -51,7 +51,12 @@ def profile(config: ProfileConfig, device: str = "cpu") -> Iterator[Row]:
     target = device_at(device)
     check_hardware(config, target)
     seed_everything(config.seed)
-    torch.backends.cudnn.allow_tf32 = config.precision != "fp32"
+    check_precision(config, target)
+    with products(config):
+        yield from _rows(config, target)
+
+
+def _rows(config: ProfileConfig, target: torch.device) -> Iterator[Row]:
     start = time.perf_counter()
     memory_mib = peak_memory_mib(config, target)
     one_pass = build_pass(config, target)

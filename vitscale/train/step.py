@@ -113,7 +113,7 @@ class TrainingStep:
 def autocast(config: TrainConfig, device: torch.device) -> torch.autocast:
     """Casts matrix products and convolutions to the config's precision; weights stay fp32."""
     match config.precision:
-        case "fp32":
+        case "fp32" | "tf32":  # tf32: device.products
             return torch.autocast(device.type, torch.bfloat16, enabled=False)
         case "bf16":
             return torch.autocast(device.type, torch.bfloat16)
