@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from nullcuda import configs
 
+from vitscale.doctor import training
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Row
 from vitscale.train import loop
@@ -73,16 +74,16 @@ def train(
     return [{k: v for k, v in row.items() if k not in loop.TIMING} for row in rows], len(waits)
 
 
-def complete(training: Generator[Row, None, loop.Trained]) -> Iterator[Row]:
-    status = (yield from training).captured
+def complete(trained: Generator[Row, None, loop.Trained]) -> Iterator[Row]:
+    status = (yield from trained).captured
     if status not in ("", "yes"):
         raise ValueError(f"all of a step must be captured, but got {status}")
 
 
-def gap(expected: list[Row], found: list[Row]) -> float:
-    """The largest relative difference of a loss."""
-    pairs = [(a["train_loss"], b["train_loss"]) for a, b in zip(expected, found, strict=True)]
-    return max(abs(b - a) / abs(a) for a, b in pairs)
+def gap(expected: list[Row], others: list[Row]) -> float:
+    """The largest relative difference of a loss; infinite with NaN."""
+    of_expected, of_others = ([row["train_loss"] for row in rows] for rows in (expected, others))
+    return training.gap(of_expected, of_others)
 
 
 def tried(config: TrainConfig, root: Path) -> dict[str, Any]:
