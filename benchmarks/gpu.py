@@ -6,6 +6,7 @@
     pack    1 to 16 trainings of the demo's ViT on the card at once, eager and captured
     timm    timm's loop, and ours with its recipe
     eval    evaluations
+    fuse    several trainings of a ViT as one batched model, whole steps as graphs
 
 Rows are written after each one, with what was predicted beside what was measured; a part or a case
 for which no time is left is named. Run it before and after a change on the same card.
@@ -36,6 +37,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
 import torch  # noqa: E402
 from nullcuda import configs  # type: ignore[import-not-found]  # noqa: E402
 
+from benchmarks.fused import step_of  # noqa: E402
 from benchmarks.throughput import timms  # noqa: E402
 from search_spaces import demo  # noqa: E402
 from search_spaces.recipes import RECIPES  # noqa: E402
@@ -44,6 +46,7 @@ from vitscale.plan.config import TrainConfig  # noqa: E402
 from vitscale.plan.fields import DEFAULTS  # noqa: E402
 from vitscale.record.outcome import Row  # noqa: E402
 from vitscale.train import loop  # noqa: E402
+from vitscale.train.captured import capture, new_pool  # noqa: E402
 from vitscale.train.complexity import measured_complexity  # noqa: E402
 from vitscale.train.data import HeldOut  # noqa: E402
 from vitscale.train.deterministic import set_deterministic  # noqa: E402
@@ -131,6 +134,8 @@ PREDICTED: dict[tuple[str, str, str], tuple[str, float, float]] = {
     ("timm", "ResNet-50, batch 256", "ratio"): ("times_timm", 1.0, 1.3),
     ("eval", "ViT-S, batch 256", "evaluation"): ("images_per_s", 15_000, 20_000),
     ("eval", "ResNet-50, batch 256", "evaluation"): ("images_per_s", 9_000, 11_000),
+    ("fuse", DEMO, "16 of them, compiled"): ("times_alone", 8, 15),
+    ("fuse", "ViT-Ti/4 at 32 px, batch 128", "4 of them, compiled"): ("times_alone", 1.1, 1.5),
 }
 Found = dict[str, Any]
 
@@ -451,6 +456,37 @@ def one_pack(options: argparse.Namespace) -> None:
         list(train(CASES[DEMO].replace(seed=number), options.names))
 
 
+def fuse(options: argparse.Namespace, clock: Clock) -> Iterator[Found]:
+    """Trainings as one model are worth building if they are twice as fast as the best of one after
+    another and side by side, at the size of the second case.
+    """
+    cases = ((DEMO, (1, 4, 16)), ("ViT-Ti/4 at 32 px, batch 128", (1, 4, 8)))
+    for case, nums in cases[:1] if options.quick else cases:
+        for how in ("", ", compiled"):
+            alone = 0.0
+            for num in nums[:2] if options.quick else nums:
+                label = f"{num} of them{how}"
+                if clock.is_over or (how and options.quick):
+                    if clock.is_over:
+                        yield {"case": case, "how": label, "failed": "no time left"}
+                    continue
+                torch.compiler.reset()
+                one_step = step_of(CASES[case], num, DEVICE, bool(how))
+                for _ in range(3):
+                    one_step()
+                if ON_GPU:
+                    one_step = capture(one_step, (), new_pool()).replay
+                seconds = seconds_of(one_step, 2 if options.quick else 50)
+                rate = num * CASES[case].batch_size / seconds
+                alone = alone or rate
+                yield {
+                    "case": case,
+                    "how": label,
+                    "images_per_s": rate,
+                    "times_alone": rate / alone,
+                }
+
+
 def put(path: Path, text: str) -> None:
     """Writes a file that others see whole."""
     part = path.with_suffix(".part")
@@ -502,6 +538,7 @@ PARTS: dict[str, Callable[[argparse.Namespace, Clock], Iterator[Found]]] = {
     "pack": pack,
     "timm": timm,
     "eval": evaluation,
+    "fuse": fuse,
 }
 
 

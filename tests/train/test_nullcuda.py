@@ -347,7 +347,7 @@ def test_the_benchmark_of_a_gpu_runs_whole_here(null: dict[str, str], tmp_path: 
     )
     rows = json.loads((tmp_path / "gpu.json").read_text())
     assert result.returncode == 0, (result.stdout, [row for row in rows if "failed" in row])
-    parts = ["machine", "facts", "equal", "step", "pack", "timm", "eval"]
+    parts = ["machine", "facts", "equal", "step", "pack", "timm", "eval", "fuse"]
     assert list(dict.fromkeys(row["part"] for row in rows)) == parts
     assert {row["why"] for row in rows if row["part"] == "equal"} == {""}
     demo = {row["how"]: row for row in rows if row["part"] == "step"}
