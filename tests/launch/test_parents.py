@@ -35,10 +35,11 @@ from vitscale.record.store import Store
 from vitscale.record.table import outcomes, read_trials
 from vitscale.record.trial_info import describe, readable_plans
 from vitscale.record.workdir import Damaged
-from vitscale.train.data import Batches
+from vitscale.train.data import Batches, HeldOut
 from vitscale.train.inherit import freeze, inherit
 from vitscale.train.loop import train
 from vitscale.train.model import build_model
+from vitscale.train.parallel import Team
 from vitscale.train.sources import load_split
 
 SCRIPT = ROOT / "tests" / "studies" / "children.py"
@@ -183,6 +184,8 @@ def test_damaged_weights_are_one_line(parent: Path, tmp_path: Path) -> None:
 
 TEACHER = CHILD.replace(seed=5)
 STUDENT = CHILD.replace(teacher=TEACHER.id, distill="hard", weight_init="trunc_normal")
+TOKEN = STUDENT.replace(distill="token")
+TAUGHT: dict[str, Any] = {"teacher": "0" * 12, "distill": "token"}
 
 
 @pytest.fixture(scope="module")
@@ -192,12 +195,15 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("distill", ["soft", "hard"])
+@pytest.mark.parametrize("distill", ["soft", "hard", "token"])
 @pytest.mark.parametrize("micro_batch", [0, 300])
 def test_a_step_of_a_student_is_the_printed_one(
     teacher: Path, tmp_path: Path, distill: str, micro_batch: int
 ) -> None:
-    """One step on all images, by equations 3.2 and 3.3 of H. Touvron's thesis written out."""
+    """One step on all images, by equations 3.2 and 3.3 of H. Touvron's thesis written out.
+
+    A student with a distillation token predicts by the sum of the softmaxes of both heads.
+    """
     soft = {"distill_tau": 2.0, "distill_share": 0.3} if distill == "soft" else {}
     config = STUDENT.replace(
         distill=distill, **soft, batch_size=996, epochs=1, optimizer="sgd", momentum=0.0, wd=0.0,
@@ -211,30 +217,43 @@ def test_a_step_of_a_student_is_the_printed_one(
         Batches(load_split(config, "train", None), config, torch.device("cpu"), parts).iterate(0, 0)
     )
     z, z_teacher = model(images), theirs.eval()(images).detach()
+    z, z_taught = z if distill == "token" else (z, z)
 
     def psi(logits: torch.Tensor) -> torch.Tensor:
         return logits.exp() / logits.exp().sum(1, keepdim=True)
 
-    def cross_entropy(labels: torch.Tensor) -> torch.Tensor:
-        return -psi(z)[range(996), labels].log().mean()
+    def cross_entropy(z: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return -psi(z)[range(len(z)), labels].log().mean()
 
     if distill == "soft":
         ours, target = psi(z / 2), psi(z_teacher / 2)
         divergence = (target * (target / ours).log()).sum(1).mean()
-        loss = 0.7 * cross_entropy(y) + 0.3 * 2**2 * divergence
+        loss = 0.7 * cross_entropy(z, y) + 0.3 * 2**2 * divergence
     else:
-        loss = (cross_entropy(y) + cross_entropy(z_teacher.argmax(1))) / 2
+        loss = (cross_entropy(z, y) + cross_entropy(z_taught, z_teacher.argmax(1))) / 2
     loss.backward()
     (row,) = train(config, tmp_path, teacher=(TEACHER, teacher), micro_batch=micro_batch)
     assert row["train_loss"] == pytest.approx(float(loss), rel=1e-5)
     state = torch.load(max(tmp_path.glob("checkpoint-*")), weights_only=True)["model"]
     for name, weight in model.named_parameters():
         torch.testing.assert_close(state[name], weight - 0.5 * weight.grad, rtol=1e-4, atol=1e-6)
+    model.load_state_dict(state)  # in training mode, to have the logits of both heads
+    val = HeldOut(load_split(config, "val", None), config, torch.device("cpu"), Team(), 1000)
+    ((images, labels, _),) = val.iterate(0)
+    z = model(images)
+    probs = (psi(z[0]) + psi(z[1])) / 2 if distill == "token" else psi(z)
+    right = probs.argmax(1) == labels
+    assert row["val_loss"] == pytest.approx(float(cross_entropy(probs.log(), labels)), rel=1e-5)
+    assert row["val_error_pct"] == pytest.approx(100 * float((~right).double().mean()))
+    bins = (probs.max(1).values * 15).ceil()
+    gaps = [(probs.max(1).values - right.float())[bins == of].sum() for of in range(1, 16)]
+    gap = sum(map(abs, map(float, gaps)))
+    assert row["val_ece_pct"] == pytest.approx(100 * gap / len(labels), rel=1e-4)
 
 
 def test_a_student_that_is_killed_at_any_step_is_the_same(teacher: Path, tmp_path: Path) -> None:
     """It needs its teacher to go on."""
-    config = STUDENT.replace(batch_size=498, dropout=0.1)
+    config = STUDENT.replace(batch_size=498, dropout=0.1, distill="token")
     taught = {"teacher": (TEACHER, teacher)}
     rows = list(train(config, tmp_path / "whole", **taught))
     whole = timeless(rows), final_tensors(tmp_path / "whole")
@@ -266,6 +285,8 @@ def study(*children: TrainConfig, parents: tuple[TrainConfig, ...] = (PARENT,)) 
         ((CHILD,), (PARENT,), "a parent must be the init_from or the teacher"),
         ((OF_PARENT.replace(depth=2),), (PARENT,), "one model.*: depth=2 and 1"),
         ((OF_PARENT.replace(class_blocks=1),), (PARENT,), "one model.*: class_blocks=1 and 0"),
+        ((OF_PARENT.replace(init_from=TOKEN.id),), (TEACHER, TOKEN), "distill='none' and 'token'"),
+        ((TOKEN.replace(init_from=PARENT.id),), (PARENT, TEACHER), "distill='token' and 'none'"),
         # offsets in raster order have no other resolution; that of the child is twice the parent's
         (
             (OF_PARENT.replace(init_from=RELATIVE.id, pos_embed="relative"),),
@@ -301,7 +322,11 @@ def test_impossible_parents_are_refused(
         ({"init_from": "0" * 12, "frozen": "layerscale"}, "layerscale > 0 and trainable == 'all'"),
         ({**GAINS, "frozen": "layerscale", "trainable": "attn"}, "trainable == 'all' with the"),
         ({**GAINS, "init_parts": "layerscale", "init_head": "zero"}, "init_head == 'keep' unless"),
-        ({"teacher": "0" * 12}, "distill soft or hard with a teacher"),
+        ({"teacher": "0" * 12}, "distill != 'none' with a teacher"),
+        ({**TAUGHT, "model": "regnety-1gf"}, "model == 'vit' and pool == 'token' with distill"),
+        ({**TAUGHT, "pool": "avg"}, "model == 'vit' and pool == 'token' with distill token"),
+        ({**TAUGHT, "distill_tau": 2.0}, "distill_tau == 3.0 unless distill is soft"),
+        ({"distill": "token"}, "distill == 'none' without a teacher"),
         ({"distill": "soft"}, "distill == 'none' without a teacher"),
         ({"teacher": "0" * 12, "distill": "hard", "distill_tau": 2.0}, "unless distill is soft"),
         ({"teacher": "0" * 12, "distill": "hard", "loss": "bce"}, "loss == 'ce'"),

@@ -350,7 +350,7 @@ OTHER_VALUES: dict[str, dict[str, Any]] = {
     "init_parts": {"init_from": "0123456789ab", "layerscale": 0.1, "init_parts": "layerscale"},
     "frozen": {"init_from": "0123456789ab", "layerscale": 0.1, "frozen": "layerscale"},
     "teacher": {"teacher": "0" * 12, "distill": "hard"},
-    "distill": {"distill": "soft", "teacher": "0" * 12},
+    "distill": {"distill": "token", "teacher": "0" * 12},
     "distill_tau": {"distill_tau": 2.0, "distill": "soft", "teacher": "0" * 12},
     "distill_share": {"distill_share": 0.5, "distill": "soft", "teacher": "0" * 12},
 }

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vitscale.launch.resources import Resources
 from vitscale.plan.config import TrainConfig
+from vitscale.plan.parents import AT_END
 from vitscale.train import captured, loop
 from vitscale.train.captured import Graph, is_captured
 from vitscale.train.packed_copy import PackedCopy
@@ -112,6 +113,14 @@ def test_parts_of_several_sizes_have_the_rows_of_eager_steps(
     eager, status = trained(tmp_path / "eager", capture=False)
     assert status == "" and len(eager) == 2
     assert trained(tmp_path / "captured") == (eager, "yes")
+
+
+def test_a_student_with_a_token_is_captured(failing_at: list[int], tmp_path: Path) -> None:
+    trained(tmp_path / "teacher", capture=False, pins=(AT_END,))
+    config = CONFIG.replace(teacher=CONFIG.id, distill="token", seed=1)
+    teacher = {"teacher": (CONFIG, tmp_path / "teacher")}
+    eager, _ = trained(tmp_path / "eager", config, capture=False, **teacher)
+    assert trained(tmp_path / "captured", config, **teacher) == (eager, "yes")
 
 
 @pytest.mark.parametrize(

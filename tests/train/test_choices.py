@@ -103,7 +103,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     "init_parts": alike("all layerscale", **SCALED_CHILD),
     "frozen": alike("none layerscale", **SCALED_CHILD),
     # without mixing, a teacher that is right on all images says what the labels say
-    "distill": {"none": {}, **alike("soft hard", teacher=PARENT.id, mixup_alpha=0.8)},
+    "distill": {"none": {}, **alike("soft hard token", teacher=PARENT.id, mixup_alpha=0.8)},
 }
 PROFILES: dict[str, dict[str, dict[str, Any]]] = {
     "profile": alike("inference training"),

@@ -33,6 +33,7 @@ B12: dict[str, Any] = {
     "depth": 12,
 }
 P16: dict[str, Any] = {"resolution": 32, "patch_size": 16, "width": 24, "depth": 1, "heads": 3}
+TAUGHT: dict[str, Any] = {"distill": "token", "teacher": "0" * 12}
 SHAPES: dict[str, dict[str, Any]] = {
     "average": {"pool": "avg"},
     "token without position": {"embed_token": False},
@@ -45,6 +46,11 @@ SHAPES: dict[str, dict[str, Any]] = {
     "shared positions": {"pos_at": "shared", "pool": "avg"},
     "late token": {"token_layer": 3, "branches": 2},
     "class blocks": {"class_blocks": 2, "layerscale": 0.1, "pos_at": "layer"},
+    "distillation token": {**TAUGHT, "branches": 2},
+    "distillation token, fixed positions": {**TAUGHT, "pos_embed": "sincos"},
+    "distillation token, relative positions": {**TAUGHT, "pos_embed": "relative"},
+    "distillation token in class blocks": {**TAUGHT, "class_blocks": 2, "pos_at": "layer"},
+    "distillation token, late": {**TAUGHT, "token_layer": 3, "pos_at": "shared"},
     "class blocks, relative positions": {"class_blocks": 1, "pos_embed": "relative"},
     "LayerScale": {"layerscale": 1e-4, "drop_path": 0.1, "weight_init": "trunc_normal"},
     "branches": {"branches": 3, "mlp_ratio": 2.7, "layerscale": 0.1},

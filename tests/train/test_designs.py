@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import timm
 import torch
 from timm.layers import resample_abs_pos_embed
 from timm.models.cait import LayerScaleBlockClassAttn
+from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
 from vitscale.catalog.tables import table_rows
@@ -23,6 +25,9 @@ torch.set_num_threads(1)
 
 TINY: dict[str, Any] = {"width": 16, "depth": 3, "heads": 2, "patch_size": 2}  # 16 patches
 IMAGES = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+TAUGHT: dict[str, Any] = {"distill": "token", "teacher": "0" * 12}
 
 
 def shaken(**fields: Any) -> Any:
@@ -155,8 +160,15 @@ def test_positions_of_the_axes_are_resized_as_the_grid_that_they_span() -> None:
 
 
 def test_positions_of_each_layer_are_resized_by_themselves() -> None:
-    """Those of the class token stay; a late one has none."""
-    for fields, prefix in (({}, 1), ({"token_layer": 1}, 0), ({"class_blocks": 1}, 0)):
+    """Those of the class token and the distillation token stay; late ones have none."""
+    late: dict[str, Any]
+    for fields, prefix in (
+        ({}, 1),
+        (TAUGHT, 2),
+        (late := {"token_layer": 1}, 0),
+        ({**TAUGHT, **late}, 0),
+        ({"class_blocks": 1}, 0),
+    ):
         small = shaken(pos_at="layer", **fields)
         large: Any = model_with(
             small.state_dict(), TrainConfig(**{**TINY, **fields}, pos_at="layer", resolution=4)
@@ -176,13 +188,14 @@ def test_relative_positions_of_another_resolution_are_refused_in_one_line() -> N
 def test_positions_are_trained_with_attention_or_mlps(trainable: str) -> None:
     """Wherever they are; the class blocks have both parts."""
     part: dict[str, Any] = {"init_from": "0123456789ab", "trainable": trainable}
-    for fields in ({"pos_embed": "relative"}, {"pos_at": "layer"}, {"class_blocks": 1}):
+    for fields in ({"pos_embed": "relative"}, {"pos_at": "layer"}, {"class_blocks": 1}, TAUGHT):
         config = TrainConfig(**{**TINY, **fields}, **part)
         model = freeze(build_model(config), config)
         wanted = {"attn": ".attn.", "ffn": ".mlp."}.get(trainable, "head.")
         for name, weight in model.named_parameters():
             placed = trainable != "head" and name.split(".")[-1] == "pos_embed"
-            assert weight.requires_grad == (wanted in name or placed or name.startswith("head."))
+            of_head = name.startswith(("head.", "head_dist."))
+            assert weight.requires_grad == (wanted in name or placed or of_head)
 
 
 DEIT_S: dict[str, Any] = {
@@ -207,10 +220,43 @@ def test_costs_are_those_of_table_3_13(row: dict[str, str]) -> None:
     assert abs(cost.flops / 1e9 - float(row["flops_g"])) < 0.065
 
 
-def test_class_blocks_leave_the_patches_as_they_are() -> None:
-    model = shaken(class_blocks=1)
+@pytest.mark.parametrize(("fields", "num"), [({}, 1), (TAUGHT, 2)])
+def test_class_blocks_leave_the_patches_as_they_are(fields: dict[str, Any], num: int) -> None:
+    """The first tokens become what a whole block makes of them."""
+    model = shaken(class_blocks=1, **fields)
     seen: list[Tensor] = []
     model.blocks[-1].register_forward_hook(lambda _, x, y: seen.extend((x[0], y)))
     model(IMAGES)
-    assert torch.equal(seen[0][:, 1:], seen[1][:, 1:])
-    assert not torch.equal(seen[0][:, 0], seen[1][:, 0])
+    x, y = seen
+    assert torch.equal(y[:, num:], x[:, num:]) and x.shape[1] == 16 + num
+    torch.testing.assert_close(y[:, :num], Block.forward(model.blocks[-1], x)[:, :num])
+
+
+def test_a_distillation_token_is_that_of_deit() -> None:
+    """Both heads against timm's model with the same weights; in evaluation, the softmax outputs of
+    its heads are added, as in H. Touvron's thesis, section 3.3, and not its logits.
+    """
+    shape = {**DEIT_S, "width": 192, "heads": 3}
+    config = TrainConfig(**shape, depth=12, weight_init="trunc_normal", **TAUGHT)
+    theirs: Any = timm.create_model("deit_tiny_distilled_patch16_224")
+    theirs.set_distilled_training(True)
+    ours: Any = build_model(config)
+    assert (
+        0.015 < ours.reg_token.detach().std() < 0.025
+        and ours.head_dist.weight.detach().std() > 0.01
+    )
+    for weight in theirs.parameters():  # positions, norms and biases, too
+        nn.init.normal_(weight, std=0.05)
+    state = theirs.state_dict()
+    state["reg_token"] = state.pop("dist_token")
+    ours.load_state_dict(state)
+    assert complexity(config).params == sum(weight.numel() for weight in theirs.parameters())
+    images = torch.randn(2, 3, 224, 224)
+    with torch.no_grad():
+        heads = theirs(images)
+        for mine, its in zip(ours(images), heads, strict=True):
+            torch.testing.assert_close(mine, its, rtol=1e-5, atol=1e-5)
+        probs = sum(head.softmax(1) for head in heads) / 2
+        torch.testing.assert_close(ours.eval()(images).exp(), probs, rtol=1e-4, atol=1e-7)
+    jax = build_model(config.replace(weight_init="jax"))
+    assert not any(of.any() for name, of in jax.named_parameters() if name.startswith("head"))

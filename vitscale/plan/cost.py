@@ -101,25 +101,25 @@ def _norm(channels: int) -> Complexity:
 
 def _vit(c: TrainConfig) -> Complexity:
     side = c.resolution // c.patch_size
-    patches, token = side * side, int(c.pool == "token")
-    embedding = Complexity(_positions(c, side) + token * c.width, 0, 0)
-    before = c.depth if c.class_blocks else c.token_layer  # blocks without the class token
+    patches, tokens = side * side, c.num_tokens
+    embedding = Complexity(_positions(c, side) + tokens * c.width, 0, 0)
+    before = c.depth if c.class_blocks else c.token_layer  # blocks without these tokens
     blocks = _branch(c, patches) * (before * c.branches)
-    blocks += _branch(c, patches + token) * ((c.depth - before) * c.branches)
-    blocks += _branch(c, patches + 1, 1) * c.class_blocks
+    blocks += _branch(c, patches + tokens) * ((c.depth - before) * c.branches)
+    blocks += _branch(c, patches + tokens, tokens) * c.class_blocks
     if c.pos_embed == "relative":
         of = Complexity(  # a vector per offset for all heads, and its products with the queries
             (2 * patches - 1) * (c.width // c.heads), patches**2 * c.width, c.heads * patches**2
         )
         blocks += of * c.depth
-    head = _norm(c.width) + _linear(1, c.width, c.num_classes)
-    return _stem(c, side) + embedding + blocks + head
+    heads = _norm(c.width) + _linear(1, c.width, c.num_classes) * max(1, tokens)
+    return _stem(c, side) + embedding + blocks + heads
 
 
 def _positions(c: TrainConfig, side: int) -> int:
     """Parameters of learned positions that are added to tokens."""
-    token = c.pool == "token" and c.embed_token and not c.has_late_token
-    of = {"learned": side * side + token, "learned2d": side}  # of half vectors: two sides
+    tokens = c.num_tokens if c.embed_token and not c.has_late_token else 0
+    of = {"learned": side * side + tokens, "learned2d": side}  # of half vectors: two sides
     return of.get(c.pos_embed, 0) * c.width * (c.depth if c.pos_at == "layer" else 1)
 
 

@@ -185,7 +185,8 @@ class Fields:
     # timm's Muon: peak lr of what AdamW updates in its place, such as biases and norms; 0: lr
     fallback_lr: NotNegative = 0.0
     decay_gains: bool = False  # weight decay on norm gains and biases too; never on LayerScale
-    decay_tokens: bool = True  # weight decay on the class token and the position embedding too
+    # weight decay on the class and distillation tokens and the position embedding too
+    decay_tokens: bool = True
     # adamw, adam, lamb: decay of the average of gradients; lion: weight of that average in its step
     beta1: BelowOne = 0.9
     # adamw, adam, lamb: decay of the average of squared gradients; lion: of that of gradients, 0.99
@@ -280,8 +281,10 @@ class Fields:
     # loss, with its raw weights; "": no teacher
     teacher: str = ""
     # hard: half of the loss is the cross entropy with the teacher's class (Touvron et al. 2021);
-    # soft: `distill_share` of it is the divergence from its probabilities (Hinton et al. 2015)
-    distill: Literal["none", "soft", "hard"] = "none"
+    # soft: `distill_share` of it is the divergence from its probabilities (Hinton et al. 2015);
+    # token: as hard, with a second token and head of the ViT that learn the teacher's class, while
+    # the class token learns the label; a prediction is the mean of both heads' probabilities
+    distill: Literal["none", "soft", "hard", "token"] = "none"
     distill_tau: Positive = 3.0  # soft: temperature of both softmaxes
     distill_share: PositiveFraction = 0.1  # soft: share of the loss that is about the teacher
 
@@ -355,6 +358,11 @@ class Fields:
     def num_samples(self) -> int:
         """Images drawn in the whole training."""
         return self.num_steps * self.batch_size
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of a ViT beside those of patches: the class token and the distillation token."""
+        return (self.pool == "token") + (self.distill == "token")
 
     @property
     def has_late_token(self) -> bool:

@@ -344,7 +344,7 @@ def _teacher_laws(c: Fields) -> list[Law]:
         ]
     return [
         *laws,
-        ("distill soft or hard with a teacher", c.distill != "none", "distill teacher"),
+        ("distill != 'none' with a teacher", c.distill != "none", "distill teacher"),
         (
             "teacher an id of twelve hex digits",
             bool(re.fullmatch("[0-9a-f]{12}", c.teacher)),
@@ -352,6 +352,11 @@ def _teacher_laws(c: Fields) -> list[Law]:
         ),
         ("no trunk with a teacher", not c.trunk, "trunk teacher"),
         ("loss == 'ce' with a teacher", c.loss == "ce", "loss teacher"),
+        (
+            "model == 'vit' and pool == 'token' with distill token",
+            c.distill != "token" or (c.model == "vit" and c.pool == "token"),
+            "distill model pool",
+        ),
     ]
 
 

@@ -206,6 +206,8 @@ def _check_parent(who: str, config: TrainConfig, parent: TrainConfig) -> None:
     names = [name for name in OF_MODEL if getattr(config, name) != getattr(parent, name)]
     if config.init_head == "keep" and config.num_classes != parent.num_classes:
         names.append("num_classes")
+    if (config.distill == "token") != (parent.distill == "token"):
+        names.append("distill")  # the token and its head are of the model
     fixed = not has_closed_form(config) or config.pos_embed == "relative"
     if fixed and config.resolution != parent.resolution:
         names.append("resolution")  # only positions of tokens are resized, and of a vit

@@ -1,14 +1,15 @@
 """Parts of a ViT that the plain one lacks: positions in each block or in attention, a class token
-that enters later, and class attention.
+that enters later, class attention, and a distillation token.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from timm.layers import Attention, trunc_normal_
-from timm.models.vision_transformer import Block, VisionTransformer
+from timm.models.vision_transformer import Block, VisionTransformer, get_init_weights_vit
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -20,10 +21,23 @@ class DesignedViT(VisionTransformer):
 
     `pos_embed` is (L, T, C), for L layers of their own, or one. With learned2d it is (L, 2 side,
     C / 2): a vector per column, then one per row.
+
+    With distill "token" a distillation token follows the class token, with a head of its own
+    (Touvron et al. 2021, DeiT); it is timm's one register token, `reg_token`. In training the
+    output is a pair of logits (B, num_classes): those of the class token and those of the
+    distillation token. In evaluation it is the logarithm of the mean of both softmaxes (B,
+    num_classes): H. Touvron's thesis (2022, section 3.3) adds the softmax outputs, while DeiT's
+    code and timm average the logits. The text is followed, and a cross entropy or a confidence of
+    this output is that of the averaged probabilities.
     """
 
     def __init__(self, config: TrainConfig, **parts: Any) -> None:
-        super().__init__(**parts)
+        distilled = config.distill == "token"
+        super().__init__(**parts, reg_tokens=int(distilled))
+        self.head_dist = nn.Linear(self.embed_dim, self.num_classes) if distilled else None
+        if self.head_dist is not None:
+            get_init_weights_vit(parts["weight_init"])(self.head_dist, "head_dist")
+            trunc_normal_(self.reg_token, std=0.02)  # as timm's dist_token
         self.pos_at, self.side = config.pos_at, config.resolution // config.patch_size
         self.of_axes = config.pos_embed == "learned2d"
         # the block before which the class token enters; without one, none is reached
@@ -49,8 +63,9 @@ class DesignedViT(VisionTransformer):
         x = self.patch_embed(x)
         for number, block in enumerate(self.blocks):
             if number == self.token_at:
-                token: Any = self.cls_token
-                x = torch.cat([token.expand(len(x), -1, -1), x], 1)
+                both = (self.cls_token, self.reg_token)
+                tokens = [token.expand(len(x), -1, -1) for token in both if token is not None]
+                x = torch.cat([*tokens, x], 1)
             if (at := self.positions(number)) is not None:
                 x = x + F.pad(at, (0, 0, x.shape[1] - at.shape[1], 0))
             if number == 0:
@@ -58,6 +73,18 @@ class DesignedViT(VisionTransformer):
             x = block(x)
         normed: Tensor = self.norm(x)
         return normed
+
+    def forward_head(self, x: Tensor, *args: Any, **fields: Any) -> Any:
+        if self.head_dist is None:
+            return super().forward_head(x, *args, **fields)
+        both = self.head(x[:, 0]), self.head_dist(x[:, 1])
+        if self.training:
+            return both
+        ours, theirs = (F.log_softmax(logits, 1, dtype=torch.float32) for logits in both)
+        return torch.logaddexp(ours, theirs) - math.log(2)
+
+    def get_classifier(self) -> Any:
+        return self.head if self.head_dist is None else (self.head, self.head_dist)
 
 
 def of_axes(table: Tensor) -> Tensor:
@@ -99,22 +126,25 @@ class RelativeAttention(Attention):
 
 
 class ClassBlock(Block):
-    """A block that updates the first token alone, which attends to itself and the others.
+    """A block that updates the first tokens alone, which attend to themselves and the others.
 
     Touvron et al. 2021, CaiT. Parameters and their names are those of a block.
     """
 
+    num_tokens = 1  # that are updated
+
     def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
-        token, others = x[:, :1], x[:, 1:]
-        token = token + self.drop_path1(self.ls1(self._attend(self.norm1(x))))
-        token = token + self.drop_path2(self.ls2(self.mlp(self.norm2(token))))
-        return torch.cat([token, others], 1)
+        tokens, others = x[:, : self.num_tokens], x[:, self.num_tokens :]
+        tokens = tokens + self.drop_path1(self.ls1(self._attend(self.norm1(x))))
+        tokens = tokens + self.drop_path2(self.ls2(self.mlp(self.norm2(tokens))))
+        return torch.cat([tokens, others], 1)
 
     def _attend(self, x: Tensor) -> Tensor:
         attn: Any = self.attn
         width, heads = x.shape[-1], attn.num_heads
         weight, bias = attn.qkv.weight, attn.qkv.bias
-        q = _heads(F.linear(x[:, :1], weight[:width], bias[:width])[:, :, None], heads)[0]
+        first = x[:, : self.num_tokens]
+        q = _heads(F.linear(first, weight[:width], bias[:width])[:, :, None], heads)[0]
         both = F.linear(x, weight[width:], bias[width:]).unflatten(-1, (2, -1))
         k, v = _heads(both, heads).unbind(0)
         values = F.scaled_dot_product_attention(q, k, v)

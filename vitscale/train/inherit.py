@@ -27,7 +27,7 @@ def inherit(model: nn.Module, config: TrainConfig, weights: Mapping[str, Tensor]
     gains of LayerScale alone (`init_parts`).
 
     Learned positions of another resolution are resized by bicubic interpolation without
-    antialiasing, as in DeiT's code (Touvron et al. 2021); that of the class token stays. The head
+    antialiasing, as in DeiT's code (Touvron et al. 2021); those of other tokens stay. The head
     is kept, zero, or left as it is (`init_head`).
     """
     own, state = model.state_dict(), dict(weights)
@@ -74,7 +74,7 @@ def resized(positions: Tensor, config: TrainConfig, antialias: bool = False) -> 
         halves = [half.transpose(1, 2)[:, :, None] for half in positions.chunk(2, 1)]
         new = [F.interpolate(of, (1, side), mode="bicubic", antialias=antialias) for of in halves]
         return torch.cat([of[:, :, 0].transpose(1, 2) for of in new], 1)
-    prefix = int(config.pool == "token" and config.embed_token and not config.has_late_token)
+    prefix = config.num_tokens if config.embed_token and not config.has_late_token else 0
     return torch.cat(
         [
             resample_abs_pos_embed(
@@ -86,11 +86,16 @@ def resized(positions: Tensor, config: TrainConfig, antialias: bool = False) -> 
 
 
 def _of_head(model: nn.Module) -> set[str]:
-    """The names of the head's weights."""
+    """The names of the weights of the head, or of two with a distillation token."""
     vit: Any = model
-    head = vit.get_classifier()
-    where = next(name for name, module in model.named_modules() if module is head)
-    return {f"{where}.{name}" for name in head.state_dict()}
+    heads = vit.get_classifier()
+    heads = heads if isinstance(heads, tuple) else (heads,)
+    return {
+        f"{where}.{name}"
+        for where, module in model.named_modules()
+        if any(module is head for head in heads)
+        for name in module.state_dict()
+    }
 
 
 def _of_gains(model: nn.Module) -> set[str]:

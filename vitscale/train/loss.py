@@ -52,10 +52,11 @@ def distilled(
 
     The latter is summed over samples and divided by `num`, as `loss` is (H. Touvron's thesis, 2022,
     equations 3.2 and 3.3). The divergence is that of the student from the teacher (Hinton et al.
-    2015).
+    2015). `logits` (B, classes) are those that learn from the teacher: with a distillation token
+    those of its head, of which `loss` knows nothing.
     """
     match config.distill:
-        case "hard":
+        case "hard" | "token":
             about = F.cross_entropy(logits, theirs.argmax(dim=1), reduction="sum")
             return loss / 2 + about / (2 * num)
         case "soft":

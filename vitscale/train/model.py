@@ -23,6 +23,7 @@ CONVOLUTIONAL = ("conv", "graham", "hmlp")
 def build_model(config: TrainConfig) -> nn.Module:
     """A model that maps (B, channels, resolution, resolution) to logits (B, num_classes).
 
+    With a distillation token, a model in training gives two of them, as DesignedViT says.
     It is built on the default device, with weights from torch's global generator. Raises ValueError
     for a timm model that does not exist or cannot be built with this config.
     """
@@ -92,10 +93,11 @@ def _vit(config: TrainConfig) -> nn.Module:
     learned = config.pos_embed in ("learned", "learned2d")
     make: Callable[..., nn.Module] = VisionTransformer
     moved = config.pos_embed == "learned2d" or config.pos_at != "stem" or config.has_late_token
-    if moved or config.pos_embed == "relative":
+    designed = moved or config.distill == "token"
+    if designed or config.pos_embed == "relative":
         from vitscale.train.designs import DesignedViT, RelativeAttention
 
-        make = partial(DesignedViT, config) if moved else make
+        make = partial(DesignedViT, config) if designed else make
         if config.pos_embed == "relative":
             patches = (config.resolution // config.patch_size) ** 2
             parts |= {"attn_layer": type("Of", (RelativeAttention,), {"num_patches": patches})}
@@ -192,7 +194,9 @@ def _block(config: TrainConfig) -> Callable[..., nn.Module]:
             return make(depth=depth, **fields)
         from vitscale.train.designs import ClassBlock
 
-        return ClassBlock(depth=depth, **{**fields, "attn_layer": Attention})
+        block = ClassBlock(depth=depth, **{**fields, "attn_layer": Attention})
+        block.num_tokens = config.num_tokens
+        return block
 
     def uniform(drop_path: float, **fields: Any) -> nn.Module:
         return build(drop_path=config.drop_path, **fields)

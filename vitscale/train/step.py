@@ -80,11 +80,13 @@ class TrainingStep:
         config = self.config
         with autocast(config, self.device):
             logits = self.replica(images)
+            # those that learn from a teacher
+            logits, taught = logits if config.distill == "token" else (logits, logits)
             loss = training_loss(logits, targets, config, config.batch_size)
             if self.teacher is not None:
                 with torch.no_grad():
                     theirs = self.teacher(images)
-                loss = distilled(loss, logits, theirs, config, config.batch_size)
+                loss = distilled(loss, taught, theirs, config, config.batch_size)
         self.loss_scale.scaled(loss).backward()
         return loss.detach()
 
