@@ -241,7 +241,7 @@ def test_a_question_with_a_name_that_is_taken_is_refused() -> None:
 
 
 def test_kind_is_required() -> None:
-    with pytest.raises(ValueError, match="without kind"):
+    with refusing("without kind"):
         Study(**FIXED, trials=arms(a={}))
     assert "kind" in {field.name for field in dataclasses.fields(Study)}
 
@@ -286,7 +286,7 @@ def test_an_arm_of_a_distribution_without_draws_is_refused_but_a_stored_one_is_l
 
 def test_pairs_that_a_kind_would_ignore_are_refused() -> None:
     for study in (plain("repeats", pairs=(("a", "b"),)), shapes_with_pairs()):
-        with pytest.raises(ValueError, match="compares them") as refused:
+        with refusing("kind=", "pairs=") as refused:
             check_known_names(study)
         assert f"kind={study.kind!r}, pairs=(('a', 'b'),)" in str(refused.value)
         assert from_json(to_json(study)).pairs == (("a", "b"),)

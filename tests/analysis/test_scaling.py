@@ -23,6 +23,7 @@ from support.known_surface import (
     misfit_p,
     where_equal,
 )
+from support.refusals import refusing
 
 from vitscale.analysis.scaling import fits
 from vitscale.analysis.scaling.compute import Costs, optimum
@@ -142,7 +143,7 @@ def test_non_negative_least_squares_are_scipys() -> None:
 def test_too_few_values_or_cells_for_a_law_are_refused() -> None:
     with pytest.raises(ValueError, match=r"at least 3 values of each axis, but got \(1, 2\)"):
         fits.fit(np.array([[1.0], [2.0], [2.0]]), np.ones(3), np.ones(3))
-    with pytest.raises(ValueError, match="at least 3 cells"):
+    with refusing("(2)"):
         fits.fit(SIZES[:2], np.ones(2), np.ones(2))
 
 

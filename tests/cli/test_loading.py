@@ -91,7 +91,7 @@ def test_what_is_changed_in_a_table_stays_there(store: Store) -> None:
 
 def test_refusals_name_what_there_is(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITSCALE_STORE", str(store.root))
-    with pytest.raises(ValueError, match=f"must be in the store, .*'lr_wd'; the store has: {SLUG}"):
+    with refusing("'lr_wd'", SLUG):
         vitscale.load("lr_wd")
     with pytest.raises(ValueError, match=r"must be among \(.*edf_summary, .*but got \('edf'\)"):
         vitscale.load(SLUG).table("edf")

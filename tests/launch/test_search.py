@@ -20,6 +20,7 @@ import pandas as pd
 import pytest
 from conftest import ROOT, Script, kill_family, wait_for
 from support.mlflow_runs import mlflow_statuses, runs_of_experiment
+from support.refusals import refusing
 from support.scripts import SEARCH, make_search, shortened
 
 from search_spaces.winners import good_values, in_words, optima
@@ -165,7 +166,7 @@ def test_points_that_give_no_config_are_never_recorded(tmp_path: Path) -> None:
     never = dataclasses.replace(
         search, spaces={"a": {"width": optuna.distributions.IntDistribution(17, 63, step=2)}}
     )
-    with pytest.raises(ValueError, match=r"must give a config, but got 0 of 240 .*width % heads"):
+    with refusing("0 of 240", "arm='a'", "heads=4"):
         never.stand_in()
 
 
@@ -237,22 +238,22 @@ def test_proposals_are_new_and_a_small_space_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "law"),
+    ("fields", "value"),
     [
-        ({"num": 0}, "num >= 1"),
-        ({"per_round": 0}, "per_round >= 1"),
-        ({"num_seeds": 0}, "distinct seeds"),
-        ({"sampler": "grid"}, r"sampler in \(tpe, gp, random\)"),
-        ({"asha": True}, "num_seeds == 1 with asha"),
+        ({"num": 0}, "num=0"),
+        ({"per_round": 0}, "per_round=0"),
+        ({"num_seeds": 0}, "seeds=()"),
+        ({"sampler": "grid"}, "sampler='grid'"),
+        ({"asha": True}, "num_seeds=2, asha=True"),
     ],
 )
-def test_a_search_refuses(fields: dict[str, Any], law: str) -> None:
-    with pytest.raises(ValueError, match=law):
+def test_a_search_refuses(fields: dict[str, Any], value: str) -> None:
+    with refusing(value):
         make_search(**fields)
 
 
 def test_a_search_is_not_scored_on_what_studies_report() -> None:
-    with pytest.raises(ValueError, match="a metric on minival"):
+    with refusing("metric='val_ema_error_pct'"):
         dataclasses.replace(make_search(), metric="val_ema_error_pct")
 
 
@@ -404,9 +405,7 @@ def test_good_values_are_geometric_means_to_two_digits() -> None:
 def test_an_unfinished_search_has_no_winner(tmp_path: Path) -> None:
     search, store = make_search(epochs=1), Store.open(tmp_path / "runs")
     grow(search, store)
-    with pytest.raises(
-        ValueError, match=r"a search must have ended, .*2 of 4 points asked, 8 trials to do"
-    ):
+    with refusing(search.slug, "2 of 4 points asked, 8 trials to do"):
         check_ended(Rounds(search, store).study(), store)
 
 

@@ -347,16 +347,12 @@ def test_limits_are_far_above_what_is_trained_and_hold_at_their_edge() -> None:
     assert TrainConfig(epochs=most["epochs"]).epochs == 10**6
     for name in most:
         kind, known = (ProfileConfig, {}) if name == "timed_runs" else (TrainConfig, DEFAULTS)
-        with pytest.raises(
-            ValueError, match=rf"^{name} <= {most[name]} must hold, but got \({name}="
-        ):
+        with refusing(f"{name}={most[name] + 1}"):
             kind(**{name: most[name] + 1})
         assert most[name] >= 100 * known.get(name, 1)
     stem = {"stem": "conv", "stem_strides": "2"}
     for channels in ("9" * 150, str(2**17 + 1), "-".join("4" * 33)):
-        with pytest.raises(
-            ValueError, match="32 convolutions at most in the stem, of 131072 channels at most"
-        ):
+        with refusing(f"stem_channels='{channels[:90]}"):
             TrainConfig(**stem, stem_channels=channels)
     assert TrainConfig(**stem, stem_channels=str(2**17)).stem_layers == [(2**17, 2, 3)]
 
@@ -387,10 +383,7 @@ def test_limits_are_far_above_what_is_trained_and_hold_at_their_edge() -> None:
     ],
 )
 def test_a_dataset_is_named_and_no_path(name: str) -> None:
-    with pytest.raises(
-        ValueError,
-        match="dataset a name of a folder under the data root, or torchvision:CLASS, must",
-    ):
+    with refusing(f"dataset={name!r}"):
         TrainConfig(dataset=name, num_images=100)
 
 
@@ -652,10 +645,10 @@ def test_paths_are_read_alike_from_options_and_the_environment(
         monkeypatch.setenv("VITSCALE_DATA", unset)
         assert Store.at("").root == tmp_path / "runs" and data_root() == ""
     (tmp_path / "home/set").mkdir(parents=True)
-    with pytest.raises(ValueError, match=f"{tmp_path}/home/set/manifest.json: no file"):
+    with refusing(f"{tmp_path}/home/set/manifest.json: no file"):
         facts("~/set")
     for bad in ("runs\r", "s3://bucket/runs\r", "a\nb", "~nobody-of-this-name/x"):
-        with pytest.raises(ValueError, match="must"):
+        with refusing(repr(bad)):
             Store.at(bad)
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
 
@@ -804,5 +797,5 @@ def test_a_data_root_that_is_absent_or_no_folder_is_refused(
         given = ["--plan", "--data-root", root]
         said = refusal(own_study, *given, capsys=capsys, store=tmp_path / "store")
         assert f"the data root must be a folder, but got (root='{tmp_path / root}')" in said
-    with pytest.raises(ValueError, match=r"must be given .*; name it with --data-root or VITSCALE"):
+    with refusing("dataset='flowers-32'", "--data-root", "VITSCALE_DATA"):
         check_readable("flowers-32")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from conftest import small_disk
+from support.refusals import refusing
 from support.store_rules import (  # noqa: F401
     DONE,
     check_claim_left_over,
@@ -103,7 +104,7 @@ def test_damaged_rows_are_named_and_moved_aside(store: Store, damage: str) -> No
             ]
         )
     kept = path.read_bytes()
-    with pytest.raises(Damaged, match=str(path)) as caught:
+    with refusing(path, error=Damaged) as caught:
         store.read("t1")
     assert len(str(caught.value).splitlines()) == 1
     aside = store.set_aside("t1")
@@ -177,7 +178,7 @@ def test_a_full_disk_leaves_no_half_file(tmp_path: Path) -> None:
         workdir = Workdir(folder)
         workdir.write("kept", b"k" * 1000)
         workdir.write("ballast", b"b" * 150_000)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
             workdir.write("kept", b"x" * 150_000)
         assert workdir.read("kept") == b"k" * 1000
         assert workdir.names() == ["ballast", "kept"]
@@ -234,13 +235,11 @@ def test_a_folder_of_another_machine_is_not_taken_for_the_store(
         nonce = store.nonce("s")
         store.check_shared("s", nonce)
         for other in (Store(tmp_path / "nothing"), Store.open(tmp_path / "other")):
-            with pytest.raises(
-                OSError, match=r"the store must be one folder that all nodes see, but got \(store="
-            ):
+            with refusing(f"store={str(other.root)!r}", error=OSError):
                 other.check_shared("s", nonce, patience_s=30)
-        with other.drive("s"), pytest.raises(OSError, match="which is another one on"):
+        with other.drive("s"), refusing(f"store={str(other.root)!r}", error=OSError):
             other.check_shared("s", nonce)
-    with store.drive("s"), pytest.raises(OSError, match="which is another one on"):
+    with store.drive("s"), refusing(f"store={str(store.root)!r}", error=OSError):
         store.check_shared("s", nonce)  # of an earlier start
 
 

@@ -36,9 +36,8 @@ def gains(results: Results) -> Figure:
     """The differences of the table gain with their 95% intervals."""
     table, figure = results.once(gain), Figure(figsize=(5, 4), layout="constrained")
     ax, x = figure.subplots(), np.arange(len(table)).astype(float)
-    y, low, high = lines.ends(table, "difference")
-    look = lines.look(0)
-    lines.Line(x=x, y=y, low=low, high=high, texts=table["a"].tolist(), look=look).draw(ax)
+    ends, look = lines.ends(table, "difference"), lines.look(0)
+    lines.Line(x=x, ends=ends, texts=table["a"].tolist(), look=look).draw(ax)
     lines.ticks(ax, x, lambda place: table["a"][round(place)], margin=0.5)
     return finish(figure, "Differences of means over the finished runs, 95% intervals.")
 

@@ -215,7 +215,7 @@ def test_an_image_of_many_pixels_is_refused_by_its_header(
         f"an image must have at most 100 megapixels, but got ({path}: " in line
         and "--max-megapixels" in line
     )
-    with pytest.raises(ValueError, match="at most 100 megapixels"):
+    with refusing(f"{path}: "):
         load_split(config_of("tiny"), "train", tmp_path)[0]
     before = Image.MAX_IMAGE_PIXELS
     # within the limit it is read, and found to be cut

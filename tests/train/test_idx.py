@@ -148,10 +148,10 @@ def test_missing_files_and_unequal_counts_are_named(tmp_path: Path) -> None:
     write_idx(tmp_path / "small")
     labels = tmp_path / "small" / "train-labels-idx1-ubyte.gz"
     labels.write_bytes(gzip.compress(idx(np.arange(39) % 4)))
-    with pytest.raises(ValueError, match="39 labels, 40 images"):
+    with refusing("39 labels, 40 images"):
         load_split(config(), "train", tmp_path)
     labels.unlink()
-    with pytest.raises(ValueError, match=r"train-labels-idx1-ubyte\[\.gz\]: no file"):
+    with refusing("train-labels-idx1-ubyte[.gz]: no file"):
         load_split(config(), "train", tmp_path)
 
 

@@ -92,12 +92,12 @@ def test_a_source_that_has_changed_is_refused(source: Path, tmp_path: Path) -> N
             (folder / "manifest.json").unlink()
         path.write_bytes(whole[:-3] + b"xyz")
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-        with pytest.raises(ValueError, match=r"source must be as it was .*: content was"):
+        with refusing(f"{source}: content was "):
             prepare(asked)
         path.write_bytes(whole)
         (source / "train" / "c0" / "99.jpg").write_bytes(whole)
         folders._list.cache_clear()  # as in another process
-        with pytest.raises(ValueError, match=r"source must be as it was .*: images was"):
+        with refusing(f"{source}: images was "):
             prepare(asked)
         (source / "train" / "c0" / "99.jpg").unlink()
         folders._list.cache_clear()
@@ -117,7 +117,7 @@ def test_unreadable_files_are_skipped_by_name_and_no_set_is_empty(
     assert f"train/c1/{name}" in {read.name(index) for index in range(len(read))}
     for path in (source / "val").rglob("*.jpg"):
         path.write_bytes(b"?")
-    with pytest.raises(ValueError, match=r"must have an image that can be read.*val: 2 skipped"):
+    with refusing(f"{source}, val: 2 skipped"):
         prepare(request(source, tmp_path / "other", skip_unreadable=True))
 
 
@@ -192,7 +192,7 @@ def test_the_folder_of_the_dataset_is_no_data_root(source: Path) -> None:
     """A study would be told to look for the prepared set within the one that it was made of."""
     before = sorted(source.rglob("*"))
     for root in (source, source / "prepared", source.parent / "x" / ".." / source.name):
-        with pytest.raises(ValueError, match="must lie outside the dataset's own folder, but got"):
+        with refusing(f"source={source}", f"data root={root}"):
             prepare(request(source, root))
     assert sorted(source.rglob("*")) == before
 
@@ -200,9 +200,7 @@ def test_the_folder_of_the_dataset_is_no_data_root(source: Path) -> None:
 def test_another_folder_is_not_written_into(source: Path, tmp_path: Path) -> None:
     (tmp_path / "tiny-16").mkdir()
     (tmp_path / "tiny-16" / "mine.txt").write_text("mine")
-    with pytest.raises(
-        ValueError, match=r"needs a folder of its own, but got \(.*/tiny-16: not empty\)"
-    ):
+    with refusing(f"{tmp_path / 'tiny-16'}: not empty"):
         prepare(request(source, tmp_path))
     assert [path.name for path in (tmp_path / "tiny-16").iterdir()] == ["mine.txt"]
 
@@ -235,9 +233,7 @@ prepare(Request({str(source)!r}, folder, {SIZE}, shard_bytes={2 * 3 * SIZE * SIZ
         process.wait()
         if not (folder / "manifest.json").exists():
             found.append(len(list(folder.glob("*.arrow"))))
-            with pytest.raises(
-                ValueError, match=r"a prepared set must be finished|a dataset must lie at"
-            ):
+            with refusing(folder.name):
                 load_split(config_of("tiny-16"), "train", folder.parent)
     assert sum(0 < num < 79 for num in found) >= 2 and found == sorted(found)
     assert content(prepare(request(source, folder.parent))) == content(whole)
@@ -290,7 +286,7 @@ def test_a_set_that_was_begun_otherwise_is_left_alone(source: Path, tmp_path: Pa
     ):
         prepare(request(source, tmp_path, splits=("train",)))
     prepare(request(source, tmp_path))
-    with pytest.raises(ValueError, match=r"skip_unreadable == False must hold"):
+    with refusing("skip_unreadable=True"):
         prepare(request(source, tmp_path, skip_unreadable=True))
     with pytest.raises(ValueError, match=r"a split must be one of train, val, but got \(v2\)"):
         prepare(request(source, tmp_path / "v2", splits=("v2",)))
@@ -302,7 +298,7 @@ def test_an_option_that_a_refusal_advises_can_be_given_at_once(
     """For the first file of the set was not finished."""
     first = min((source / "train").rglob("*.jpg"))
     first.write_bytes(b"")
-    with pytest.raises(ValueError, match="--skip-unreadable"):
+    with refusing(f"{first}: ", "--skip-unreadable"):
         prepare(request(source, tmp_path))
     folder = prepare(request(source, tmp_path, skip_unreadable=True))
     facts = json.loads((folder / "manifest.json").read_text())
@@ -345,7 +341,7 @@ def test_a_changed_file_and_another_version_are_named(source: Path, tmp_path: Pa
     ):
         load_split(config_of("tiny-16"), "train", tmp_path)
     path.unlink()
-    with pytest.raises(ValueError, match=r"train-00002.arrow: no file\)"):
+    with refusing("train-00002.arrow: no file"):
         load_split(config_of("tiny-16"), "train", tmp_path)
     manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 2'))
     with pytest.raises(
@@ -409,18 +405,18 @@ def test_a_share_of_each_class_becomes_val_whatever_order_the_disk_has(tmp_path:
 def test_what_cannot_be_divided_is_refused(source: Path, tmp_path: Path) -> None:
     pets = unsplit(tmp_path / "pets", backwards=False)
     lines = [
-        (source, {"val_fraction": 0.2}, r"and no val/, must be there .*tiny: there are train, val"),
-        (source.parent, {"val_fraction": 0.2}, r"class folders that hold images"),
-        (pets, {"val_fraction": 1.0}, r"0 < val_fraction < 1 must hold"),
-        (pets, {"seed": 1}, r"--seed must be that of --val-fraction"),
-        (pets, {}, r"no train/; there are: cat, dog, owl\); .*--val-fraction 0\.2"),
-        ("torchvision:CIFAR10", {"val_fraction": 0.2}, r"must be of class folders without val/"),
-        (pets, {"val_fraction": 0.2}, r"two images or more, .*owl: 1\)"),
+        (source, {"val_fraction": 0.2}, "tiny: there are train, val"),
+        (source.parent, {"val_fraction": 0.2}, "raw: there are tiny"),
+        (pets, {"val_fraction": 1.0}, "val_fraction=1.0"),
+        (pets, {"seed": 1}, "seed=1"),
+        (pets, {}, "no train/; there are: cat, dog, owl"),
+        ("torchvision:CIFAR10", {"val_fraction": 0.2}, "torchvision:CIFAR10"),
+        (pets, {"val_fraction": 0.2}, "owl: 1"),
     ]
-    for folder, fields, line in lines:
-        if line == lines[-1][2]:
+    for folder, fields, value in lines:
+        if value == lines[-1][2]:
             (pets / "owl" / "7.png").unlink()
-        with pytest.raises(ValueError, match=line):
+        with refusing(value):
             prepare(Request(str(folder), tmp_path / "data", 8, channels=1, **fields))
 
 

@@ -533,7 +533,7 @@ def test_shards_of_n_are_all_there_once(tmp_path: Path, names: list[str]) -> Non
 def test_labels_that_are_no_numbers_of_classes_are_refused(tmp_path: Path, labels: Any) -> None:
     column = pa.array(labels)
     colours(tmp_path / "train-0.parquet", ["black", "white"], column)
-    with pytest.raises(ValueError, match=rf"column 'label' of type {str(column.type)[:4]}"):
+    with refusing(f"column 'label' of type {str(column.type)[:4]}"):
         open_folder(tmp_path, 1).read("train")
 
 
@@ -572,9 +572,9 @@ def test_sixteen_bits_have_their_high_byte_and_other_numbers_are_refused() -> No
         assert np.array_equal(decoded, ramp >> 8)
     content = io.BytesIO()
     Image.fromarray(ramp.astype(np.float32)).save(content, "TIFF")
-    with pytest.raises(ValueError, match=r"x\.tif: mode F"):
+    with refusing("x.tif: mode F"):
         decode_image(content.getvalue(), "x.tif", 1)
-    with pytest.raises(ValueError, match="20000 x 1 pixels, over 100 to 1"):
+    with refusing("20000 x 1 pixels"):
         decode_image(png(np.zeros((1, 20_000), np.uint8)), "line.png", 1)
 
 

@@ -17,6 +17,7 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from support.at_once import augment, crop_pixels
+from support.refusals import refusing
 from support.trainings import QUICK, TINY, rows_of
 from torch import Tensor, nn
 
@@ -662,23 +663,22 @@ def test_weights_lost_at_the_last_step_are_a_divergence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "values"),
     [
         (
             {"dataset": "cifar10", "channels": 3, "resolution": 32},
-            "a data root must be given for a dataset other than digits",
+            "dataset='cifar10'",
         ),
         (
             {"resolution": 16},
-            r"resolution == height == width must hold for the crop pad, but got "
-            r"\(resolution=16, height=8, width=8\)",
+            "resolution=16, height=8, width=8",
         ),
     ],
 )
 def test_data_that_cannot_be_read_is_refused_in_one_line(
-    fields: dict[str, Any], said: str, tmp_path: Path
+    fields: dict[str, Any], values: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ValueError, match=said) as error:
+    with refusing(values) as error:
         next(train(TrainConfig(**fields), tmp_path))
     assert "\n" not in str(error.value)
 

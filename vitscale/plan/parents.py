@@ -20,7 +20,6 @@ from typing import Any
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import has_closed_form
 from vitscale.plan.profile import ProfileConfig
-from vitscale.plan.spelling import shown
 from vitscale.plan.trial import Plan, Trial
 
 # fields in which a trial and its trunk may differ
@@ -166,10 +165,11 @@ def check_parents(study: Plan) -> None:
     parents = {config.id: config for config in study.parents}
     trials = {trial.config.id for trial in study.trials}
     planned = trainings(study)
-    if twice := [i for i in parents if i in trials] or len(parents) < len(study.parents):
+    names = [config.id for config in study.parents]
+    if twice := sorted({name for name in names if name in trials or names.count(name) > 1}):
         raise ValueError(
             "each parent must be planned once, and be no trial of the study, but got "
-            f"({shown(twice or [config.id for config in study.parents])})"
+            f"(parent={', '.join(twice)})"
         )
     needed: set[str] = set()
     for who, config in (

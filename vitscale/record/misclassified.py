@@ -65,7 +65,7 @@ def decode(name: str, content: bytes) -> Misclassified:
     import pyarrow.parquet as pq
 
     if name != _name(content):
-        raise ValueError("its bits do not match their checksum")
+        raise ValueError(f"bits must match the checksum in their name, but got (name={name!r})")
     table = pq.read_table(pa.BufferReader(content))
     bits = {
         column: table[column].drop_null().to_numpy().astype(bool) for column in table.column_names

@@ -188,7 +188,7 @@ class Bucket:
             if tag is None:
                 raise NoBucket(
                     "a server must create an object that is not there, but got a refusal "
-                    f"(store={self.url!r})"
+                    f"(store={self.url!r}, object={key!r})"
                 )
             refused = {"If-None-Match": own.create(key, second)}
             if not refused["If-None-Match"]:
@@ -327,7 +327,7 @@ class Bucket:
         if any(sign in text for sign in ELSEWHERE):
             return NoBucket(
                 "a bucket must be in the region that AWS_REGION names (us-east-1 without it), but "
-                f"got (store={self.url!r}: the server names another one)"
+                f"got (store={self.url!r}, AWS_REGION={os.environ.get('AWS_REGION', '')!r})"
             )
         if code in ("NoSuchBucket", "ContainerNotFound"):
             return NoBucket(f"a bucket must exist, but got {got}")

@@ -91,14 +91,16 @@ def _facts_of(metadata: Any, trial_id: str) -> dict[str, str]:
     }
     if facts.get("status") not in DONE:
         raise ValueError(
-            f"status in ({', '.join(DONE)}) must hold, but got ({facts.get('status')!r:.60})"
+            f"status in ({', '.join(DONE)}) must hold, but got (status={facts.get('status')!r:.60})"
         )
     if absent := [name for name in SEAL if name not in facts]:
-        raise ValueError(f"a seal must have ({', '.join(SEAL)}), but got none of {absent[0]}")
+        raise ValueError(f"a seal must have ({', '.join(SEAL)}), but got ({absent[0]}=None)")
     if facts["facts_sha256"] != _digest({k: v for k, v in facts.items() if k != "facts_sha256"}):
-        raise ValueError("its facts do not match their checksum")
+        raise ValueError(
+            f"facts must match their checksum, but got (facts_sha256={facts['facts_sha256']!r:.80})"
+        )
     if facts["trial"] != trial_id:
-        raise ValueError(f"it belongs to another trial, {facts['trial']!r:.60}")
+        raise ValueError(f"trial == {trial_id!r} must hold, but got (trial={facts['trial']!r:.60})")
     return facts
 
 

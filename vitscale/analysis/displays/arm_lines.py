@@ -17,7 +17,7 @@ from vitscale.analysis.cells import cells
 from vitscale.analysis.displays import lines
 from vitscale.analysis.published import figures as published
 from vitscale.analysis.report import layout
-from vitscale.analysis.report.tooltips import arm_texts, trial_texts
+from vitscale.analysis.report.tooltips import arm_texts
 from vitscale.analysis.results import Results, panels
 from vitscale.plan import comparisons
 from vitscale.plan.study import Study
@@ -86,24 +86,20 @@ def _panel(
     rows, handles = 0, list[Line2D]()
     for index, curve in enumerate(curves):
         x, look = np.log2(curve) if is_log else curve, lines.look(index)
-        y, low, high = lines.ends(table.loc[curve.index], "mean")
-        runs = [of_arms[arm].runs for arm in curve.index]
-        several = [of if len(of) > 1 else of[:0] for of in runs]
+        shown = [of_arms[arm] for arm in curve.index]
+        runs = [cell.runs for cell in shown]
         lines.Line(
+            ends=lines.ends(table.loc[curve.index], "mean"),
             x=x.to_numpy() + lines.aside(index, len(curves), 0 if many else step),
-            y=y,
-            low=low,
-            high=high,
             texts=[texts[arm] for arm in curve.index],
             look=look,
-            hollow=np.array([of_arms[arm].at_edge for arm in curve.index]),
-            runs=[lines.values_of(of, column, results.once(trial_texts)) for of in several],
+            hollow=np.array([cell.at_edge for cell in shown]),
+            runs=lines.runs_of(results, runs, column),
             runs_aside=0.6 * step * (1 if 2 * index >= len(curves) else -1),  # away from others
         ).draw(ax)
         published.draw_printed_line(ax, study, name, x, look["marker"])
         rows += lines.crosses(ax, x, runs, rows, look["color"])
-        label = f"{curve.name}\n{estimates.describe(pd.concat(runs))}, {len(runs)} arms"
-        handles.append(lines.handle(label, look))
+        handles.append(lines.handle_of(str(curve.name), look, runs, "arms"))
     if not table["n"].any():
         layout.placeholder(ax, "no run finished")
     margin = max(3, len(curves) / 2 + 1) * step  # lines stand beside each other

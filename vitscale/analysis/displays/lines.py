@@ -4,7 +4,7 @@ computed here but places.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLo
 from vitscale.analysis import estimates
 from vitscale.analysis.columns import interval_of
 from vitscale.analysis.report.layout import GREY, MARKERS, style
-from vitscale.analysis.report.tooltips import describe
+from vitscale.analysis.report.tooltips import describe, trial_texts
+from vitscale.analysis.results import Results
 
 CROSS = 0.06  # of the height of axes: a row of crosses
 
@@ -46,9 +47,7 @@ class Line:
     """A line of n cells: (n,) arrays, ascending in x."""
 
     x: np.ndarray
-    y: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
+    ends: tuple[np.ndarray, np.ndarray, np.ndarray]  # estimates and the ends of their intervals
     texts: Sequence[str]  # what each cell is
     look: dict[str, Any]
     hollow: np.ndarray | None = None  # cells whose mark is hollow
@@ -57,7 +56,7 @@ class Line:
 
     def draw(self, ax: Axes, *, joined: bool = True, size: float = 6, width: float = 1.5) -> None:
         """Runs, the line, intervals and marks."""
-        color, marker = self.look["color"], self.look["marker"]
+        color, marker, y = self.look["color"], self.look["marker"], self.ends[0]
         for place, (values, texts) in zip(self.x, self.runs, strict=False):
             dots_at = np.full(len(values), place + self.runs_aside)
             style: dict[str, Any] = {"alpha": 0.4, "markersize": 3.5, "markeredgewidth": 0}
@@ -65,22 +64,28 @@ class Line:
             describe(dots, texts)
         if joined:
             dashes = self.look["linestyle"]
-            ax.plot(self.x, self.y, color=color, linestyle=dashes, linewidth=width, zorder=3)
-        whiskers(ax, self.x, self.y, self.low, self.high, color)
+            ax.plot(self.x, y, color=color, linestyle=dashes, linewidth=width, zorder=3)
+        whiskers(ax, self.x, *self.ends, color)
         hollow = np.zeros(len(self.x), bool) if self.hollow is None else self.hollow
         for is_hollow in (False, True):
             shown = hollow == is_hollow
             face = "white" if is_hollow else color
             style = {"color": color, "markerfacecolor": face, "markersize": size, "zorder": 4}
-            (marks,) = ax.plot(self.x[shown], self.y[shown], marker, linestyle="none", **style)
+            (marks,) = ax.plot(self.x[shown], y[shown], marker, linestyle="none", **style)
             describe(marks, [text for text, on in zip(self.texts, shown, strict=True) if on])
 
 
-def values_of(
-    runs: pd.DataFrame, column: str, texts: Mapping[str, str]
-) -> tuple[np.ndarray, list[str]]:
-    """The values of the finished runs of a cell, and what each is."""
-    return estimates.errors(runs, column), [texts[i] for i in estimates.finished(runs)["trial_id"]]
+def runs_of(
+    results: Results, cells: Iterable[pd.DataFrame], column: str
+) -> list[tuple[np.ndarray, list[str]]]:
+    """For the runs of each cell: the values of those that finished, and what each is; nothing for a
+    single run, which its mean shows.
+    """
+    texts, shown = results.once(trial_texts), []
+    for runs in cells:
+        runs = estimates.finished(runs if len(runs) > 1 else runs[:0])
+        shown.append((estimates.errors(runs, column), [texts[i] for i in runs["trial_id"]]))
+    return shown
 
 
 def whiskers(
@@ -146,6 +151,11 @@ def make_room(axes: Sequence[Axes], rows: int) -> None:
 def handle(label: str, look: dict[str, Any], size: float = 6, width: float = 1.5) -> Line2D:
     """A line of a legend."""
     return Line2D([], [], label=label, markersize=size, linewidth=width, **look)
+
+
+def handle_of(name: str, look: dict[str, Any], runs: Sequence[pd.DataFrame], cells: str) -> Line2D:
+    """The same of cells with these runs, with their number and what they are."""
+    return handle(f"{name}\n{estimates.describe(pd.concat(runs))}, {len(runs)} {cells}", look)
 
 
 def ticks(

@@ -175,7 +175,7 @@ def population(study: Study, outcomes: pd.DataFrame, arm: str, whole: bool = Fal
     absent = [name for name in COLUMNS if name not in outcomes.columns]
     if absent:
         raise ValueError(
-            f"the table of outcomes must have the columns {COLUMNS}, but lacks ({absent})"
+            f"the table of outcomes must have the columns {COLUMNS}, but got (missing={absent})"
         )
     of_arm = outcomes.loc[outcomes["arm"] == arm, list(COLUMNS)]
     _check(of_arm)

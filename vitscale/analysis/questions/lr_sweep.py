@@ -90,14 +90,13 @@ def _panel(ax: Axes, table: pd.DataFrame, arm: str, names: Sequence[str], text: 
     sizes = list(zip(table["lr"], table["finished"], strict=True))
     chosen = table["chosen"].to_numpy(dtype=bool)
     for index, name in enumerate(names):
-        y, low, high = lines.ends(table, f"{name}_mean")
+        ends = lines.ends(table, f"{name}_mean")
         places = x + lines.aside(index, len(names), 0.08)
         texts = [f"{text}\nlr {lr:g}, {name}: {n} finished" for lr, n in sizes]
         look = lines.look(index)
-        line = lines.Line(x=places, y=y, low=low, high=high, texts=texts, look=look)
-        line.draw(ax, size=4, width=1.3)
+        lines.Line(x=places, ends=ends, texts=texts, look=look).draw(ax, size=4, width=1.3)
         ring: dict[str, Any] = {"color": "black", "markerfacecolor": "none", "zorder": 6}
-        ax.plot(places[chosen], y[chosen], "o", markersize=9, **ring)
+        ax.plot(places[chosen], ends[0][chosen], "o", markersize=9, **ring)
     for place, diverged in zip(x, table["diverged"], strict=True):
         if diverged:
             lines.cross(ax, place, 0, "black", str(diverged))

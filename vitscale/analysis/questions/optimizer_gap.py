@@ -143,16 +143,14 @@ def _curve(
     used = [rule(groups, cell) if rule else cell for cell in lengths]
     table = results.once(stability.stability_cells).set_index(["model", "optimizer", "epochs"])
     x = np.log2([cell[2] for cell in lengths]) + beside
-    y, low, high = lines.ends(table.loc[list(used)], "mean")
+    ends = lines.ends(table.loc[list(used)], "mean")
     copies = np.array([a != b for a, b in zip(lengths, used, strict=True)])
     texts = [text_of_arms(results, groups[cell]["arm"]) for cell in lengths]
-    lines.Line(x=x, y=y, low=low, high=high, texts=texts, look=look, hollow=copies).draw(
-        ax, joined=False
-    )
+    lines.Line(x=x, ends=ends, texts=texts, look=look, hollow=copies).draw(ax, joined=False)
     for i in range(len(x) - 1):
         dashes = "--" if copies[i + 1] else look["linestyle"]
         part = slice(i, i + 2)
-        ax.plot(x[part], y[part], dashes, color=look["color"], linewidth=1.5, zorder=3)
+        ax.plot(x[part], ends[0][part], dashes, color=look["color"], linewidth=1.5, zorder=3)
     return x
 
 

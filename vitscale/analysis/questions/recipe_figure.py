@@ -20,7 +20,7 @@ from vitscale.analysis.questions.recipes import (
     tau_in_words,
 )
 from vitscale.analysis.report.layout import STYLE, finish, legend_above, rows_of_axes, share_y
-from vitscale.analysis.report.tooltips import text_of_arms, trial_texts
+from vitscale.analysis.report.tooltips import text_of_arms
 from vitscale.analysis.results import Results
 from vitscale.plan.metrics import Metric
 
@@ -84,16 +84,13 @@ def _curve(
     """An architecture under each of its recipes, at x, on one evaluation set."""
     groups, means = results.once(cells), results.once(recipe_cells)
     of_set = means[means["evaluation"] == name].set_index(["architecture", "recipe"]).loc[keys]
-    y, low, high = lines.ends(of_set, "mean")
     runs = [groups[key] for key in keys]
     return lines.Line(
         x=x,
-        y=y,
-        low=low,
-        high=high,
+        ends=lines.ends(of_set, "mean"),
         texts=[text_of_arms(results, of["arm"]) for of in runs],
         look=lines.look(index),
-        runs=[lines.values_of(of, column, results.once(trial_texts)) for of in runs],
+        runs=lines.runs_of(results, runs, column),
         runs_aside=0.06 * (1 if index else -1),
     )
 

@@ -54,7 +54,7 @@ def cells(results: Results) -> dict[tuple[str, str], pd.DataFrame]:
     absent = [name for name in ("architecture", "recipe") if name not in table]
     if absent:
         raise ValueError(
-            "the factors of the arms must name architecture and recipe, but lack "
+            "the factors of the arms must name architecture and recipe, but got "
             f"({', '.join(absent)})"
         )
     groups = table.groupby(["architecture", "recipe"], sort=False)

@@ -37,6 +37,10 @@ class Shape(Cell):
     def pairs(self) -> int:
         return self.config.depth * self.config.branches
 
+    @property
+    def branches(self) -> int:
+        return self.config.branches
+
 
 def reported(study: Study) -> dict[str, str]:
     """Evaluation set -> its column, without the set that chooses the lr."""

@@ -121,9 +121,7 @@ def _curve(ax: Axes, table: pd.DataFrame, look: dict[str, Any], beside: float) -
     texts = [f"{model}: {epochs} instead of {longest} epochs" for epochs in table["epochs"]]
     lines.Line(
         x=np.log2(np.append(table["epochs"], longest).astype(float)) + beside,
-        y=y,
-        low=low,
-        high=high,
+        ends=(y, low, high),
         texts=[*texts, f"{model}: {longest} epochs, the longest"],
         look=look,
     ).draw(ax, size=5)

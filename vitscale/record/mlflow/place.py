@@ -59,7 +59,8 @@ def experiment_prefix() -> str:
     prefix = os.environ.get(PREFIX, "")
     if len(prefix) > MAX_PREFIX or not prefix.isprintable():
         raise ValueError(
-            f"{PREFIX} must be at most {MAX_PREFIX} printable characters, but got {prefix[:200]!r}"
+            f"{PREFIX} must be at most {MAX_PREFIX} printable characters, but got "
+            f"({PREFIX}={prefix[:200]!r})"
         )
     return prefix
 
