@@ -503,7 +503,7 @@ def test_every_failure_has_advice_and_no_option_is_made_up() -> None:
         for check in CHECKS
         for name in re.findall(r"train with(?:out)? (--[\w-]+)", check.advice)
     }
-    assert len(named) == 4 and all(f'"{name}"' in script for name in named)
+    assert len(named) == 5 and all(f'"{name}"' in script for name in named)
     assert all(len(check.advice.split()) > 5 for check in CHECKS)
 
 

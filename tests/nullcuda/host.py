@@ -19,7 +19,7 @@ from device import counts
 
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.profile import ProfileConfig
-from vitscale.train.augment import augment
+from vitscale.train.augment import plan_augment
 from vitscale.train.data import Batches, HeldOut, resident
 from vitscale.train.device import device_at
 from vitscale.train.ema import Ema
@@ -71,7 +71,10 @@ def of_policies(device: torch.device) -> dict[str, list[tuple[int, int]]]:
         for seed in range(5):
             before = counts()
             everyone, rng = np.arange(len(images)), np.random.default_rng(seed)
-            augment(images, changed, everyone, rng)
+            packed = PackedCopy(device)
+            step = plan_augment(packed, (32, 32), changed, everyone, rng)
+            packed.send()
+            step(images)
             asked = counts().since(before)
             seen.add((asked.ops, asked.waits))
         found[name] = sorted(seen)
