@@ -89,10 +89,10 @@ def _row(
     study: Study,
     comparison: Comparison,
     on: tuple[str, ...],
-    of: tuple[Cell, ...],
+    cells: tuple[Cell, ...],
     columns: Mapping[str, str],
 ) -> Row:
-    runs = tuple(cell.runs for cell in of)
+    runs = tuple(cell.runs for cell in cells)
     names, weights = [columns[name] for name in on], list(comparison.weights.values())
     paired = is_paired(study, comparison.weights)
     runs = _of_common_parents(runs) if paired else runs
@@ -108,14 +108,14 @@ def _row(
     p = np.nan
     if study.margin is not None:
         p = estimates.equivalence_p(result, study.margin, groups, of_groups)
-    return Row(comparison, on, of, runs, result, p)
+    return Row(comparison, on, cells, runs, result, p)
 
 
 def _of_common_parents(runs: Sequence[pd.DataFrame]) -> tuple[pd.DataFrame, ...]:
     """Of each arm the finished runs whose parent has one in each arm, in the order of parents."""
-    done = [estimates.finished(of).sort_values("init_from") for of in runs]
-    common = set.intersection(*(set(of["init_from"]) for of in done))
-    return tuple(of[of["init_from"].isin(common)] for of in done)
+    done = [estimates.finished(frame).sort_values("init_from") for frame in runs]
+    common = set.intersection(*(set(frame["init_from"]) for frame in done))
+    return tuple(frame[frame["init_from"].isin(common)] for frame in done)
 
 
 def _values(runs: Sequence[pd.DataFrame], columns: Sequence[str]) -> list[np.ndarray]:
@@ -231,8 +231,8 @@ def _corrected(
     for family in dict.fromkeys(families):
         index = [
             i
-            for i, of in enumerate(families)
-            if of == family and not (column == "diverged_p" and np.isnan(p[i]))
+            for i, other in enumerate(families)
+            if other == family and not (column == "diverged_p" and np.isnan(p[i]))
         ]
         tests = [rows[i].key for i in index]
         label = f"{name} {family}".rstrip()
@@ -307,27 +307,27 @@ def sentences(results: Results, table: Callable[[Results], pd.DataFrame], what: 
     """How often a difference is shown, for each evaluation set, and the rows where they are few."""
     said, made = [], results.once(table)
     keys = [name for name in ("kind", "evaluation") if name in made]
-    for (*kind, _), of in made.groupby(keys, sort=False):
-        said += verdicts(results, of, " ".join([what, *(f"({name})" for name in kind)]))
-        if len(of) <= MAX_ROWS:
-            said.append(f"{'; '.join(_said(row, results.metric) for _, row in of.iterrows())}.")
+    for (*kind, _), rows in made.groupby(keys, sort=False):
+        said += verdicts(results, rows, " ".join([what, *(f"({name})" for name in kind)]))
+        if len(rows) <= MAX_ROWS:
+            said.append(f"{'; '.join(_said(row, results.metric) for _, row in rows.iterrows())}.")
     return said
 
 
 def verdicts(results: Results, table: pd.DataFrame, what: str) -> list[str]:
     """How often a difference is shown in a table of comparisons, for each evaluation set."""
     margin, metric, said = results.study.margin, results.metric, []
-    for on, of in table.groupby("evaluation", sort=False):
-        shown, tested = of["difference_p_holm"] < ALPHA, int(of["difference_p"].notna().sum())
-        lower, same = int((shown & (of["difference"] < 0)).sum()), 0
+    for on, rows in table.groupby("evaluation", sort=False):
+        shown, tested = rows["difference_p_holm"] < ALPHA, int(rows["difference_p"].notna().sum())
+        lower, same = int((shown & (rows["difference"] < 0)).sum()), 0
         within = "no difference shown"
         if margin is not None:
-            same = int((of["verdict"] == VERDICTS[1]).sum())
+            same = int((rows["verdict"] == VERDICTS[1]).sum())
             within = f"equivalent within {metric.apart(margin)} in {same}, undecided"
         said.append(
             f"{what}, {metric.label} on {on}: lower in {lower} and higher in {shown.sum() - lower} "
-            f"of {len(of)} comparisons (p after Holm below 5%), {within} in "
-            f"{tested - int(shown.sum()) - same}, no interval in {len(of) - tested}."
+            f"of {len(rows)} comparisons (p after Holm below 5%), {within} in "
+            f"{tested - int(shown.sum()) - same}, no interval in {len(rows) - tested}."
         )
     return said
 

@@ -49,9 +49,9 @@ def _unless_single_lr(
 
     def decorate(words: Callable[[Of], Value]) -> Callable[[Of], Value]:
         @functools.wraps(words)
-        def either_of(of: Of) -> Value:
-            study = of.study if isinstance(of, Results) else of
-            return words(of) if chooses_lr(study) else otherwise(of)
+        def either_of(given: Of) -> Value:
+            study = given.study if isinstance(given, Results) else given
+            return words(given) if chooses_lr(study) else otherwise(given)
 
         return either_of
 

@@ -102,12 +102,16 @@ def _default(value: ast.expr | None) -> str:
     return ast.unparse(value) if value else ""
 
 
-def _values(of: FieldType) -> str:
-    if of.choices:
-        return " | ".join((*of.choices, *(("file.py:Name",) * of.is_open)))
-    bounds = [bound.law.replace("{}", "x") for bound in of.bounds]
+def _values(entry: FieldType) -> str:
+    if entry.choices:
+        return " | ".join((*entry.choices, *(("file.py:Name",) * entry.is_open)))
+    bounds = [bound.law.replace("{}", "x") for bound in entry.bounds]
     return ", ".join(
-        [of.kind.__name__, *bounds, *([f"x <= {of.upper:,}"] if of.upper is not None else [])]
+        [
+            entry.kind.__name__,
+            *bounds,
+            *([f"x <= {entry.upper:,}"] if entry.upper is not None else []),
+        ]
     )
 
 

@@ -77,9 +77,9 @@ def is_paired(plan: Plan, arms: Collection[str]) -> bool:
         if trial.arm.name in arms:
             key = trial.arm.name, trial.config.lr
             starts.setdefault(key, []).append(trial.config.init_from)
-    of = list(starts.values())
-    return bool(of) and all(
-        all(one) and len(set(one)) == len(one) and set(one) == set(of[0]) for one in of
+    parents = list(starts.values())
+    return bool(parents) and all(
+        all(own) and len(set(own)) == len(own) and set(own) == set(parents[0]) for own in parents
     )
 
 
@@ -107,7 +107,7 @@ def difference(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, floa
 
 def _arms(plan: Plan, *names: str) -> dict[tuple[Value, ...], str]:
     """Values of fields or factors -> the arm that has them, in the order of the plan."""
-    return {tuple(of[name] for name in names): arm for arm, of in conditions(plan).items()}
+    return {tuple(values[name] for name in names): arm for arm, values in conditions(plan).items()}
 
 
 # ---- optimizers and lengths
@@ -150,7 +150,7 @@ def training_length(plan: Plan) -> Iterator[Comparison]:
                 "epochs": epochs,
                 "longest_epochs": longest,
             }
-            pair = (arms[model, planned[0], of] for of in (epochs, longest))
+            pair = (arms[model, planned[0], length] for length in (epochs, longest))
             yield Comparison(minus(*pair), about)
 
 
@@ -160,14 +160,14 @@ def between_models(
     """An effect on one model minus that on another, of each two models of a panel, by length."""
 
     def make(plan: Plan) -> Iterator[Comparison]:
-        of = {(one.about["model"], one.about["epochs"]): one.weights for one in effect(plan)}
+        by_key = {(one.about["model"], one.about["epochs"]): one.weights for one in effect(plan)}
         models = {arm: str(c["model"]) for arm, c in conditions(plan).items()}
-        lengths = sorted({int(epochs) for _, epochs in of})
+        lengths = sorted({int(epochs) for _, epochs in by_key})
         for arms in plan.panels.values() or [tuple(plan.arms)]:
             for a, b in combinations(dict.fromkeys(models[arm] for arm in arms), 2):
                 for epochs in lengths:
-                    if (a, epochs) in of and (b, epochs) in of:
-                        weights = difference(of[a, epochs], of[b, epochs])
+                    if (a, epochs) in by_key and (b, epochs) in by_key:
+                        weights = difference(by_key[a, epochs], by_key[b, epochs])
                         yield Comparison(weights, {"a": a, "b": b, "epochs": epochs})
 
     return make
@@ -256,41 +256,45 @@ def shapes(plan: Plan) -> list[Shape]:
     return [
         Shape(
             arm,
-            str(of["size"]),
-            str(of.get(DROP_PATH_BY, "")),
-            int(of["depth"]),
-            int(of["branches"]),
-            (bool(of["layerscale"]), int(of["epochs"])),
+            str(values["size"]),
+            str(values.get(DROP_PATH_BY, "")),
+            int(values["depth"]),
+            int(values["branches"]),
+            (bool(values["layerscale"]), int(values["epochs"])),
         )
-        for arm, of in conditions(plan).items()
+        for arm, values in conditions(plan).items()
     ]
 
 
 def branch_differences(plan: Plan) -> Iterator[Comparison]:
     """Parallel branches minus the sequence with as many pairs, trained alike."""
     every = shapes(plan)
-    keys = {of.arm: (of.size, of.drop_path_by, of.pairs, of.trained) for of in every}
-    sequence = {keys[of.arm]: of.arm for of in every if of.branches == 1}
-    several = len({of.drop_path_by for of in every}) > 1
-    for of in every:
-        if of.branches > 1 and keys[of.arm] in sequence:
+    keys = {
+        shape.arm: (shape.size, shape.drop_path_by, shape.pairs, shape.trained) for shape in every
+    }
+    sequence = {keys[shape.arm]: shape.arm for shape in every if shape.branches == 1}
+    several = len({shape.drop_path_by for shape in every}) > 1
+    for shape in every:
+        if shape.branches > 1 and keys[shape.arm] in sequence:
             about: dict[str, Value] = {
-                "size": of.size,
-                **({DROP_PATH_BY: of.drop_path_by} if several else {}),
-                "pairs": of.pairs,
-                "branches": of.branches,
-                "layerscale": of.trained[0],
-                "epochs": of.trained[1],
+                "size": shape.size,
+                **({DROP_PATH_BY: shape.drop_path_by} if several else {}),
+                "pairs": shape.pairs,
+                "branches": shape.branches,
+                "layerscale": shape.trained[0],
+                "epochs": shape.trained[1],
             }
-            yield Comparison(minus(of.arm, sequence[keys[of.arm]]), about)
+            yield Comparison(minus(shape.arm, sequence[keys[shape.arm]]), about)
 
 
 def layerscale_and_epochs(plan: Plan) -> Iterator[Comparison]:
     """LayerScale minus none at each length, and each length minus the next shorter one."""
     by_shape: dict[str, dict[Trained, str]] = {}
-    for of in shapes(plan):
-        name = shape_name(of.size, of.depth, of.branches) + " ladder" * (of.drop_path_by == "depth")
-        by_shape.setdefault(name, {})[of.trained] = of.arm
+    for shape in shapes(plan):
+        name = shape_name(shape.size, shape.depth, shape.branches) + " ladder" * (
+            shape.drop_path_by == "depth"
+        )
+        by_shape.setdefault(name, {})[shape.trained] = shape.arm
     for name, arms in by_shape.items():
         for factor, effect, a, b in _effects(list(arms)):
             about = {"shape": name, "factor": factor, "effect": effect}
@@ -323,7 +327,7 @@ def varied(plan: Plan) -> dict[str, list[Value]]:
     for arm in plan.arms.values():
         for name, value in arm.factors.items():
             levels.setdefault(name, {})[value] = None
-    return {name: list(of) for name, of in levels.items() if len(of) > 1}
+    return {name: list(values) for name, values in levels.items() if len(values) > 1}
 
 
 def lines(plan: Plan) -> list[str]:
@@ -386,10 +390,12 @@ def screening(plan: Plan) -> dict[str, dict[str, int]]:
     """
     levels, num = varied(plan), len(plan.arms)
     signs = {
-        name: {arm.name: -1 if arm.factors[name] == of[0] else 1 for arm in plan.arms.values()}
-        for name, of in levels.items()
+        name: {arm.name: -1 if arm.factors[name] == pair[0] else 1 for arm in plan.arms.values()}
+        for name, pair in levels.items()
     }
-    odd = [name for name, of in levels.items() if len(of) != 2 or sum(signs[name].values()) != 0]
+    odd = [
+        name for name, pair in levels.items() if len(pair) != 2 or sum(signs[name].values()) != 0
+    ]
     if odd or not levels:
         counts = dict(Counter(arm.factors[odd[0]] for arm in plan.arms.values())) if odd else {}
         raise ValueError(

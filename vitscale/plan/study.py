@@ -402,15 +402,15 @@ def _check_metric(study: Study) -> None:
 def _check_printed(study: Study) -> None:
     """Raises ValueError unless printed errors are percentages of arms on evaluation sets."""
     if not isinstance(study.printed, Mapping) or not all(
-        isinstance(of, Mapping) for of in study.printed.values()
+        isinstance(errors, Mapping) for errors in study.printed.values()
     ):
         law = "printed must map evaluation sets to errors in percent by arm"
         raise ValueError(f"{law}, but got (printed={shown(study.printed)})")
-    for name, of in study.printed.items():
-        if unknown := [*({name} - {*sets(study, "all")}), *(of.keys() - study.arms.keys())]:
+    for name, errors in study.printed.items():
+        if unknown := [*({name} - {*sets(study, "all")}), *(errors.keys() - study.arms.keys())]:
             law = "printed must name sets on which every trial is evaluated, and arms of the study"
             raise ValueError(f"{law}, but got ({shown(unknown[0])})")
-        for arm, error in of.items():
+        for arm, error in errors.items():
             if type(error) not in (int, float) or not 0 <= error <= 100:
                 got = f"({name}, {arm}={shown(error)})"
                 raise ValueError(f"0 <= printed <= 100 must hold, but got {got}")

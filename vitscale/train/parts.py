@@ -75,12 +75,12 @@ def _import(
 ) -> Any:
     """`import` within a source: its own modules first."""
     top = name.partition(".")[0]
-    if level or not any(of.partition(".")[0] == top for of in source.modules):
+    if level or not any(path.partition(".")[0] == top for path in source.modules):
         return builtins.__import__(name, globals, locals, fromlist, level)
     module = importlib.import_module(f"{PREFIX}{digest}.{name}")
-    for of in fromlist or ():
-        if f"{name}.{of}" in source.modules and not hasattr(module, of):
-            importlib.import_module(f"{PREFIX}{digest}.{name}.{of}")
+    for member in fromlist or ():
+        if f"{name}.{member}" in source.modules and not hasattr(module, member):
+            importlib.import_module(f"{PREFIX}{digest}.{name}.{member}")
     return module if fromlist else sys.modules[f"{PREFIX}{digest}.{top}"]
 
 

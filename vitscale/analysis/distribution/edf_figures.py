@@ -188,13 +188,13 @@ def _range(
     curves: pd.DataFrame, baseline: str, metric: Metric, with_published: bool
 ) -> tuple[float, float]:
     """The levels of all curves with this baseline, up to where nothing changes any more."""
-    of = curves[curves["above"] == baseline]
-    if of.empty:
+    rows = curves[curves["above"] == baseline]
+    if rows.empty:
         return 0.0, metric.beyond
-    first, last = float(of["level"].min()), float(of["level"].max())
+    first, last = float(rows["level"].min()), float(rows["level"].max())
     steps = [
         _steps(curve, ["share", "curve_low", "curve_high"])["level"].iloc[:-1].max()
-        for _, curve in of.groupby(["panel", "arm"])
+        for _, curve in rows.groupby(["panel", "arm"])
     ]
     changes = max(steps) + 0.06 * (max(steps) - first)
     least = 1.3 * metric.near if with_published else first + metric.within[0]

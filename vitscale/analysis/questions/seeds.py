@@ -83,9 +83,10 @@ def seed_statistics(results: Results) -> pd.DataFrame:
     depend on n: their range grows with it.
     """
     rows = []
-    for of in samples(results):
-        runs = draws_of(results.trials, of.arm)
-        rows.append(of.labels | _described(runs, of.values, results.metric) | _apart(results, of))
+    for sample in samples(results):
+        runs = draws_of(results.trials, sample.arm)
+        row = _described(runs, sample.values, results.metric)
+        rows.append(sample.labels | row | _apart(results, sample))
     return two_decimals(pd.DataFrame(rows))
 
 
@@ -101,11 +102,11 @@ def _described(runs: pd.DataFrame, values: np.ndarray, metric: Metric) -> dict[s
     }
 
 
-def _apart(results: Results, of: Sample) -> dict[str, float]:
-    reference = reference_error(results.trials, of.arm, of.column)
-    where = spread.position_among(of.values, reference)
+def _apart(results: Results, sample: Sample) -> dict[str, float]:
+    reference = reference_error(results.trials, sample.arm, sample.column)
+    where = spread.position_among(sample.values, reference)
     if results.looks.number > 1:
-        where |= named("percentile_anytime_pct", betting.percentile(of.values, reference))
+        where |= named("percentile_anytime_pct", betting.percentile(sample.values, reference))
     return {
         "reference": reference,
         **{f"reference_{name}": value for name, value in where.items()},
@@ -124,14 +125,16 @@ def seed_normality(results: Results) -> pd.DataFrame:
     """
     rows = [
         {
-            **of.labels,
-            "n": len(of.values),
-            "distinct_values": len(np.unique(of.values)),
-            **spread.normality(of.values),
-            **spread.normality_power(of.values, rounding_images(results.study, of.evaluation)),
-            **spread.extremes(of.values),
+            **sample.labels,
+            "n": len(sample.values),
+            "distinct_values": len(np.unique(sample.values)),
+            **spread.normality(sample.values),
+            **spread.normality_power(
+                sample.values, rounding_images(results.study, sample.evaluation)
+            ),
+            **spread.extremes(sample.values),
         }
-        for of in samples(results)
+        for sample in samples(results)
     ]
     return pd.DataFrame(rows)
 
@@ -148,13 +151,13 @@ def seed_noise(results: Results) -> pd.DataFrame:
     since they share most of their mistakes.
     """
     rows = []
-    for of in samples(results):
-        images, error = num_images(results.study, of.evaluation), np.nan
-        if images and len(of.values) and results.metric.of_images:
-            error = spread.sampling_error(float(of.values.mean()), images)
-        row: dict[str, object] = {"n": len(of.values), "images": images or "unknown"}
-        row |= named("sd_over_seeds", estimates.sd_interval(of.values))
-        rows.append(of.labels | row | {"one_run_sampling": error})
+    for sample in samples(results):
+        images, error = num_images(results.study, sample.evaluation), np.nan
+        if images and len(sample.values) and results.metric.of_images:
+            error = spread.sampling_error(float(sample.values.mean()), images)
+        row: dict[str, object] = {"n": len(sample.values), "images": images or "unknown"}
+        row |= named("sd_over_seeds", estimates.sd_interval(sample.values))
+        rows.append(sample.labels | row | {"one_run_sampling": error})
     return two_decimals(pd.DataFrame(rows))
 
 

@@ -93,11 +93,11 @@ def _axis_of(table: pd.DataFrame, family: str) -> str:
     return "size" if table[table["family"] == family]["params_m"].nunique() > 1 else "images"
 
 
-def _level(of: pd.DataFrame, axis: str) -> pd.Series:
+def _level(rows: pd.DataFrame, axis: str) -> pd.Series:
     """What a curve is of: its images and, where others of as many are longer, its epochs."""
-    images = of["images"].map("{:,} images".format)
-    shorter = of["samples"] < of.groupby("images")["samples"].transform("max") * 0.9
-    epochs = of["epochs"].map(lambda num: f"{num} epoch{'s' * (num != 1)}")
+    images = rows["images"].map("{:,} images".format)
+    shorter = rows["samples"] < rows.groupby("images")["samples"].transform("max") * 0.9
+    epochs = rows["epochs"].map(lambda num: f"{num} epoch{'s' * (num != 1)}")
     if axis == "images":
         return epochs.where(shorter, "all subsets")
     return images + (", " + epochs).where(shorter, "")
@@ -148,11 +148,11 @@ def _curve(
     near = np.isclose(curves["samples"], rows["samples"].iloc[0])
     if axis == "size":
         near &= curves["images"] == rows["images"].iloc[0]
-    of = curves[near]
+    curve = curves[near]
     unit = 1e6 if axis == "size" else 1.0
     ax.plot(
-        of["x"] / unit,
-        of["value"],
+        curve["x"] / unit,
+        curve["value"],
         color=looks["color"],
         linestyle=looks["linestyle"],
         linewidth=1.4,
@@ -214,10 +214,10 @@ def error_by_compute(results: Results) -> Figure:
     handles = []
     for index, family in enumerate(_families(table)):
         looks = lines.look(index)
-        of = table[table["family"] == family]
+        rows = table[table["family"] == family]
         (dots,) = ax.plot(
-            of["training_flops"],
-            of[name],
+            rows["training_flops"],
+            rows[name],
             looks["marker"],
             color=looks["color"],
             markersize=5,
@@ -225,12 +225,12 @@ def error_by_compute(results: Results) -> Figure:
             markeredgewidth=0,
             zorder=3,
         )
-        describe(dots, [results.once(arm_texts)[cell] for cell in of["cell"]])
-        _crosses(ax, of["training_flops"].to_numpy(float), of, looks, index, say_num=False)
+        describe(dots, [results.once(arm_texts)[cell] for cell in rows["cell"]])
+        _crosses(ax, rows["training_flops"].to_numpy(float), rows, looks, index, say_num=False)
         if not frontier.empty:
-            _steps(ax, frontier[frontier["family"] == family], of["training_flops"].max(), looks)
-        diverged = int(of["diverged_in_all"].sum())
-        label = f"{family}: {int((of['n'] > 0).sum())} cells, {diverged} runs diverged"
+            _steps(ax, frontier[frontier["family"] == family], rows["training_flops"].max(), looks)
+        diverged = int(rows["diverged_in_all"].sum())
+        label = f"{family}: {int((rows['n'] > 0).sum())} cells, {diverged} runs diverged"
         handles.append(lines.handle(label, looks, size=5, width=1.8))
     ax.set_xlabel("multiply-adds of a training, forward and backward")
     ax.set_ylabel(axis_label(results.study))
@@ -246,9 +246,9 @@ def error_by_compute(results: Results) -> Figure:
     return finish(figure, note)
 
 
-def _steps(ax: Axes, of: pd.DataFrame, last: float, looks: dict[str, Any]) -> None:
-    x = np.append(of["training_flops"].to_numpy(float), last)
-    values = [np.append(of_end, of_end[-1:]) for of_end in lines.ends(of, "best_value")]
+def _steps(ax: Axes, rows: pd.DataFrame, last: float, looks: dict[str, Any]) -> None:
+    x = np.append(rows["training_flops"].to_numpy(float), last)
+    values = [np.append(of_end, of_end[-1:]) for of_end in lines.ends(rows, "best_value")]
     color = looks["color"]
     ax.step(x, values[0], where="post", color=color, linestyle=looks["linestyle"], zorder=4)
     ax.fill_between(x, values[1], values[2], step="post", color=color, alpha=0.15, linewidth=0)

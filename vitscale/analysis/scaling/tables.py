@@ -338,10 +338,10 @@ def scaling_fit(results: Results) -> pd.DataFrame:
     if table.empty:
         return table
     table.insert(3, "nearer", False)
-    for _, of in table.groupby(["family", "axes"], sort=False):
-        if len(of) == 2 and of["held_out_ratio"].notna().all():
-            a, b = (abs(np.log(held_out[place][1])) for place in of.index)
-            table.loc[of.index, "nearer"] = [(a < b).mean() >= CERTAIN, (b < a).mean() >= CERTAIN]
+    for _, pair in table.groupby(["family", "axes"], sort=False):
+        if len(pair) == 2 and pair["held_out_ratio"].notna().all():
+            a, b = (abs(np.log(held_out[place][1])) for place in pair.index)
+            table.loc[pair.index, "nearer"] = [(a < b).mean() >= CERTAIN, (b < a).mean() >= CERTAIN]
     return table
 
 
@@ -493,11 +493,11 @@ def _curve_rows(cells: Grid, one: Law) -> Iterator[dict[str, object]]:
     frame = cells.frame.loc[one.index]
     column, others = AXES[one.axes[0]], [AXES[axis] for axis in one.axes[1:]]
     levels = frame.groupby(others, sort=False) if others else [((), frame)]
-    for _, of in levels:
-        line = np.geomspace(of[column].min(), of[column].max(), LINE)
-        rest = np.broadcast_to(of[others].iloc[0].to_numpy(float), (LINE, len(others)))
+    for _, level in levels:
+        line = np.geomspace(level[column].min(), level[column].max(), LINE)
+        rest = np.broadcast_to(level[others].iloc[0].to_numpy(float), (LINE, len(others)))
         for x, error in zip(line, one.fit.predict(np.column_stack([line, rest])), strict=True):
-            first = of.iloc[0]
+            first = level.iloc[0]
             levels_of = {name: first[name] if name != column else np.nan for name in LEVELS}
             yield {"family": one.family, **levels_of, "x": x, "value": error}
 
