@@ -218,7 +218,11 @@ def test_a_part_is_told_to_end_anywhere_and_goes_on_by_the_bit(folder: Path) -> 
         assert timeless(list(train(config, path))) == expected
 
 
-def test_a_process_can_have_two_sources_of_one_name(folder: Path) -> None:
+def test_a_process_can_have_two_sources_of_one_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("helper", "mine"):  # of other tests
+        monkeypatch.delitem(sys.modules, name, raising=False)
     first = TrainConfig(**OF_PERCEPTRON, metrics="mine.py:wrong")
     (folder / "helper.py").write_text("HUNDRED = 1.0\n")
     second = TrainConfig(**OF_PERCEPTRON, metrics="mine.py:wrong")
