@@ -142,6 +142,22 @@ def test_what_stays_outside_of_graphs_is_done_all_the_same(
     assert trained(tmp_path / "captured", config) == (eager, "yes")
 
 
+def test_an_update_that_cannot_be_captured_is_done_all_the_same(
+    failing_at: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eager, _ = trained(tmp_path / "eager", capture=False)
+    emulated = captured.capture
+
+    def capture(function: Callable[..., Tensor], *rest: Any) -> Graph:
+        if getattr(function, "__name__", "") == "_updated":
+            raise RuntimeError("operation not permitted")
+        return emulated(function, *rest)
+
+    monkeypatch.setattr(captured, "capture", capture)
+    rows, status = trained(tmp_path / "captured")
+    assert (rows, status) == (eager, "no update (RuntimeError: operation not permitted)")
+
+
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_capture_that_fails_trains_the_same_batch_eagerly(
     number: int, failing_at: list[int], tmp_path: Path

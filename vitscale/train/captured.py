@@ -32,7 +32,7 @@ MOST_LAYOUTS = 4  # of what an augmentation takes; parts of a batch have two siz
 # `model` of configs whose captured trainings had, with --deterministic, the rows of eager ones by
 # the bit: the card, the date and the versions with which that was seen
 SEEN: dict[str, str] = {}
-AUGMENTATION, EVALUATION = "augmentation", "evaluation"
+STEPS, UPDATE, AUGMENTATION, EVALUATION = "steps", "update", "augmentation", "evaluation"
 Pool = Any  # torch's handle of the memory that graphs share
 
 
@@ -90,6 +90,24 @@ def capture(function: Callable[..., Tensor], inputs: tuple[Tensor, ...], pool: P
     return Graph(graph, inputs, output)
 
 
+class Captures:
+    """Captures the functions of a training and records those that cannot be captured."""
+
+    def __init__(self) -> None:
+        self.pool = new_pool()
+        self.left_out: dict[str, str] = {}  # what is not captured, and why
+
+    def graph(self, what: str, function: Callable[..., Tensor], *inputs: Tensor) -> Graph | None:
+        """As `capture`; None if that fails. Raises OutOfMemoryError."""
+        try:
+            return capture(function, inputs, self.pool)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            self.left_out[what] = reason_of(error)
+            return None
+
+
 class CapturedTransform:
     """Crops, augments and normalizes batches of images by a graph.
 
@@ -97,12 +115,11 @@ class CapturedTransform:
     with other values.
     """
 
-    def __init__(self, pool: Pool, left_out: dict[str, str]) -> None:
-        self.pool = pool
+    def __init__(self, captures: Captures) -> None:
+        self.captures = captures
         self.num_eager = EAGER_STEPS
         # by shape of the images and layout of the arrays; the copy is the one that the graph reads
         self.graphs: dict[Any, tuple[Graph, PackedCopy]] = {}
-        self.left_out = left_out  # what is not captured, and why
 
     def __call__(
         self,
@@ -120,21 +137,18 @@ class CapturedTransform:
             packed.send_over(sent)
             return graph.replay(*images)
         packed.send()
-        if self.num_eager or AUGMENTATION in self.left_out:
+        if self.num_eager or AUGMENTATION in self.captures.left_out:
             self.num_eager = max(0, self.num_eager - 1)
             return transform(*images)
         if len(self.graphs) == MOST_LAYOUTS:
-            self.left_out[AUGMENTATION] = "batches differ in what is drawn"
+            self.captures.left_out[AUGMENTATION] = "batches differ in what is drawn"
             return transform(*images)
-        try:
-            inputs = tuple(tensor.clone() for tensor in images)
-            self.graphs[key] = capture(transform, inputs, self.pool), packed
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:
-            self.left_out[AUGMENTATION] = reason_of(error)
+        inputs = (tensor.clone() for tensor in images)
+        new = self.captures.graph(AUGMENTATION, transform, *inputs)
+        if new is None:
             return transform(*images)
-        return self.graphs[key][0].replay(*images)
+        self.graphs[key] = new, packed
+        return new.replay(*images)
 
     def owns(self, images: Tensor) -> bool:
         """Whether these are the output of a graph, which stays where it is."""
@@ -147,26 +161,19 @@ class CapturedForward:
     The second evaluation captures; the first one is computed operation by operation.
     """
 
-    def __init__(self, config: TrainConfig, pool: Pool, left_out: dict[str, str]) -> None:
-        self.config, self.pool, self.left_out = config, pool, left_out
+    def __init__(self, config: TrainConfig, captures: Captures) -> None:
+        self.config, self.captures = config, captures
         self.graphs: dict[Any, Graph | None] = {}  # None: seen once
 
     def __call__(self, model: nn.Module, images: Tensor) -> Tensor:
         """float32 (b, classes) of images (b, C, R, R), whose values the next call may replace."""
         logits = partial(logits_of, self.config, model)
         key = model, images.shape
-        if key in self.graphs and EVALUATION not in self.left_out:
-            graph = self.graphs[key]
-            try:
-                graph = graph or capture(logits, (images.clone(),), self.pool)
-                self.graphs[key] = graph
-                return graph.replay(images)
-            except torch.OutOfMemoryError:
-                raise
-            except Exception as error:
-                self.left_out[EVALUATION] = reason_of(error)
-        self.graphs[key] = None
-        return logits(images)
+        graph = self.graphs.get(key)
+        if graph is None and key in self.graphs and EVALUATION not in self.captures.left_out:
+            graph = self.captures.graph(EVALUATION, logits, images.clone())
+        self.graphs[key] = graph
+        return logits(images) if graph is None else graph.replay(images)
 
 
 class CapturedStep:
@@ -190,17 +197,15 @@ class CapturedStep:
         self.update: Graph | None = None
         self.updates = not step.loss_scale.on and is_fused(step.optimizer)
         self.averages = step.ema.every == 1 and not step.ema.num_copied  # in the same graph
-        self.left_out: dict[str, str] = {}  # what is not captured, and why
+        self.captures = Captures()
+        self.left_out = self.captures.left_out
         if step.device.type != DEVICE:
-            self.left_out["steps"] = "not on a GPU"
+            self.left_out[STEPS] = "not on a GPU"
         elif step.team.size > 1 and has_batchnorm(step.model) and not step.config.norm_batch:
-            self.left_out["steps"] = "BatchNorm over several workers"
-        self.pool = None if self.left_out else new_pool()
-        self.transform: CapturedTransform | None = None
-        self.forward: CapturedForward | None = None
-        if not self.left_out:
-            self.transform = CapturedTransform(self.pool, self.left_out)
-            self.forward = CapturedForward(step.config, self.pool, self.left_out)
+            self.left_out[STEPS] = "BatchNorm over several workers"
+        is_on = not self.left_out
+        self.transform = CapturedTransform(self.captures) if is_on else None
+        self.forward = CapturedForward(step.config, self.captures) if is_on else None
 
     @property
     def status(self) -> str:
@@ -216,8 +221,8 @@ class CapturedStep:
     ) -> Tensor:
         """As TrainingStep.take."""
         of = self.of
-        if "steps" in self.left_out or self.num_eager:
-            self.num_eager -= 1
+        if STEPS in self.left_out or self.num_eager:
+            self.num_eager = max(0, self.num_eager - 1)
             return of.take(step, lr, parts, bad_step)
         of.set_lr(lr)
         loss: Tensor | None = None
@@ -233,11 +238,10 @@ class CapturedStep:
             share = graph.replay(images, targets)
             loss = share if loss is None else loss + share
         assert loss is not None
-        if not self.updates:
-            return of.update(step, loss, bad_step)
         of.team.add_up(of.model.parameters())
-        self._update(lr)
-        if not self.averages:
+        if not self._update(lr):
+            of.apply(step, bad_step)
+        elif not self.averages:
             of.ema.update(of.model, step)
         return of.team.sum(loss)
 
@@ -251,31 +255,34 @@ class CapturedStep:
         if is_first:
             self.of.optimizer.zero_grad(set_to_none=True)
             if self.graphs:  # the others add to the gradients of this first one
-                self.left_out["steps"] = "batches differ in shape"
+                self.left_out[STEPS] = "batches differ in shape"
                 return None
         parameters = list(self.of.model.parameters())
         before = [parameter.grad for parameter in parameters]
-        try:
-            owned = self.transform is not None and self.transform.owns(images)
-            inputs = images if owned else images.clone(), targets.clone()
-            self.graphs.append(capture(self.of.compute, inputs, self.pool))
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:
-            self.left_out["steps"] = reason_of(error)
+        owned = self.transform is not None and self.transform.owns(images)
+        images = images if owned else images.clone()
+        new = self.captures.graph(STEPS, self.of.compute, images, targets.clone())
+        if new is None:
             for parameter, gradient in zip(parameters, before, strict=True):
                 parameter.grad = gradient  # no kernel has run, but tensors may be in their place
             return None
-        return self.graphs[-1]
+        self.graphs.append(new)
+        return new
 
-    def _update(self, lr: float) -> None:
-        """Updates the weights, and the average if that is in the graph, from the gradients."""
+    def _update(self, lr: float) -> bool:
+        """Updates the weights, and the average if that is in the graph, from the gradients; returns
+        whether a graph does.
+        """
+        if not self.updates or UPDATE in self.left_out:
+            return False
         if self.update is None:
-            self.update = capture(
-                self._updated, (torch.zeros((), device=self.of.device),), self.pool
-            )
+            device_lr = torch.zeros((), device=self.of.device)
+            self.update = self.captures.graph(UPDATE, self._updated, device_lr)
+            if self.update is None:
+                return False
         self.update.inputs[0].fill_(lr)
         self.update.graph.replay()
+        return True
 
     def _updated(self, lr: Tensor) -> Tensor:
         of, groups = self.of, self.of.optimizer.param_groups
@@ -302,5 +309,5 @@ def is_fused(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def new_pool() -> Pool:
-    """Memory for the graphs of a training."""
-    return torch.cuda.graph_pool_handle()
+    """Memory for the graphs of a training; None without a GPU."""
+    return torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None

@@ -93,10 +93,14 @@ class TrainingStep:
     def update(self, step: int, loss: Tensor, bad_step: Tensor | None = None) -> Tensor:
         """Updates weights and average from the gradients; returns the loss () of the whole team."""
         self.team.add_up(self.model.parameters())
+        self.apply(step, bad_step)
+        return self.team.sum(loss)
+
+    def apply(self, step: int, bad_step: Tensor | None = None) -> None:
+        """Updates weights and average from the team's gradients."""
         self.clip()
         self.loss_scale.step(self.optimizer, bad_step)
         self.ema.update(self.model, step)
-        return self.team.sum(loss)
 
     def clip(self) -> None:
         """The same for every optimizer, so that comparisons are not about clipping."""
