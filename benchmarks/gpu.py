@@ -42,6 +42,7 @@ from benchmarks.throughput import timms  # noqa: E402
 from search_spaces import demo  # noqa: E402
 from search_spaces.recipes import RECIPES  # noqa: E402
 from search_spaces.vit import SHAPES  # noqa: E402
+from vitscale.doctor.training import complete  # noqa: E402
 from vitscale.plan.config import TrainConfig  # noqa: E402
 from vitscale.plan.fields import DEFAULTS  # noqa: E402
 from vitscale.record.outcome import Row  # noqa: E402
@@ -202,19 +203,19 @@ def patched(at_a_step: Callable[..., float], images: Images | None) -> Iterator[
 
 
 def train(config: TrainConfig, how: str, **options: Any) -> Iterator[Row]:
-    """Raises ValueError if something of a captured training is not captured."""
+    """Raises RuntimeError if something of a captured training is not captured."""
     with tempfile.TemporaryDirectory() as folder:
-        trained = yield from loop.train(
-            config,
-            Path(folder),
-            DEVICE,
-            compiled="compiled" in how,
-            capture="captured" in how,
-            checkpoint_every_s=1e9,
-            **options,
+        yield from complete(
+            loop.train(
+                config,
+                Path(folder),
+                DEVICE,
+                compiled="compiled" in how,
+                capture="captured" in how,
+                checkpoint_every_s=1e9,
+                **options,
+            )
         )
-    if trained.captured not in ("", "yes"):
-        raise ValueError(f"all of a step must be captured, but got {trained.captured}")
 
 
 def timed_steps(config: TrainConfig, how: str, images: Images | None, seconds: float) -> Found:

@@ -490,7 +490,7 @@ def test_a_trial_that_waits_for_its_images_is_named() -> None:
         return waits_for_data(Event("abc", Status.RUNNING, rows), has_readers)
 
     assert line(2.0) == "" and waits_for_data(Event("abc", Status.RUNNING), False) == ""
-    assert "abc stood still for images for 2.5 s of its first 20;" in line(2.5)
+    assert "abc waited for images for 2.5 s of its first 20;" in line(2.5)
     assert "gives it readers" in line(2.5) and "gives it more readers" in line(2.5, True)
 
 

@@ -46,7 +46,7 @@ def trained(config: TrainConfig, root: Path, readers: int, resident_share: float
         loop.lr_at = true
     return {
         "batches": [round(1e3 * row["wait_data_s"], 6) for row in rows],
-        # within an epoch, in whose end the loss is read
+        # within an epoch: its end reads the loss
         "waits": waits[config.steps_per_epoch - 1] - waits[1],
         "tf32": sorted(tf32),
     }

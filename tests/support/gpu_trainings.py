@@ -9,7 +9,6 @@ import json
 import sys
 import tempfile
 import warnings
-from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -62,22 +61,16 @@ def train(
 ) -> tuple[list[Row], int]:
     """The rows, without times, and how often the host waited within steps of a GPU.
 
-    Raises ValueError if something of a training is not captured that should be.
+    Raises RuntimeError if something of a training is not captured that should be.
     """
     rows: list[Row] = []
     options: dict[str, Any] = {"data_root": root, "capture": capture}
     options["checkpoint_every_s"] = 1e9 if cut is None else 0.0
     with Steps(cut), warnings.catch_warnings(record=True) as said, suppress(Interrupted):
         warnings.simplefilter("always")
-        rows.extend(complete(loop.train(config, folder, device, **options)))
+        rows.extend(training.complete(loop.train(config, folder, device, **options)))
     waits = [str(one.message) for one in said if "synchronizing" in str(one.message)]
     return [{k: v for k, v in row.items() if k not in loop.TIMING} for row in rows], len(waits)
-
-
-def complete(trained: Generator[Row, None, loop.Trained]) -> Iterator[Row]:
-    status = (yield from trained).captured
-    if status not in ("", "yes"):
-        raise ValueError(f"all of a step must be captured, but got {status}")
 
 
 def gap(expected: list[Row], others: list[Row]) -> float:

@@ -13,7 +13,7 @@ from conftest import wait_for
 from vitscale.doctor.training import write_images
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.metrics import column
-from vitscale.train.data import HeldOut, num_readers
+from vitscale.train.data import HeldOut, readers_of
 from vitscale.train.ema import Ema
 from vitscale.train.evaluate import evaluate, evaluate_all
 from vitscale.train.loop import TIMING, train
@@ -69,7 +69,7 @@ def test_auto_reads_with_the_other_threads_what_is_on_disk_and_alone_what_is_in_
         found = []
         for num in (1, 3):
             torch.set_num_threads(num)
-            found.append([num_readers(asked, i) for asked in (5, "auto") for i in (images, digits)])
+            found.append([readers_of(asked, i) for asked in (5, "auto") for i in (images, digits)])
         assert found == [[5, 5, 1, 0], [5, 5, 2, 0]]
         torch.set_num_threads(1)
         rows = [

@@ -368,7 +368,7 @@ def _add_own_options(parser: Parser) -> None:
     add(
         "--capture",
         action=argparse.BooleanOptionalAction,
-        help="launch forward and backward pass of a GPU's steps as a CUDA graph (default: not)",
+        help="launch the steps of a GPU as CUDA graphs (default: no)",
     )
     add(
         "--deterministic",

@@ -10,16 +10,19 @@ from __future__ import annotations
 import functools
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitscale.doctor.check import Finding, Machine, failed, judged, not_applicable
 from vitscale.plan.config import TrainConfig
 from vitscale.record.outcome import Row
 from vitscale.record.workdir import Workdir, step_saved
+
+if TYPE_CHECKING:
+    from vitscale.train.loop import Trained
 
 # A step per epoch: the rows then have the loss of each step.
 SMALL = TrainConfig(
@@ -52,14 +55,14 @@ BOUNDS = {"fp32": 1e-5, "bf16": 1e-2, "fp16": 1e-3}
 def rows(config: TrainConfig, machine: Machine, **options: Any) -> list[Row]:
     """The rows of a training on the machine's device, which leaves nothing behind.
 
-    Raises RuntimeError if a loss is not positive: a device that computes nothing would otherwise
-    agree with itself.
+    Raises RuntimeError as `complete`, and if a loss is not positive: a device that computes nothing
+    would otherwise agree with itself.
     """
     from vitscale.train.loop import train
 
     with tempfile.TemporaryDirectory(prefix="vitscale-doctor-") as folder:
         options = {"checkpoint_every_s": 1e9, **options}
-        trained = list(train(config, Path(folder), device_name(machine), **options))
+        trained = list(complete(train(config, Path(folder), device_name(machine), **options)))
     wrong = [row for row in trained if not row.get("train_loss", math.nan) > 0]
     if wrong:
         raise RuntimeError(
@@ -67,6 +70,16 @@ def rows(config: TrainConfig, machine: Machine, **options: Any) -> list[Row]:
             f"loss={wrong[0].get('train_loss', math.nan)})"
         )
     return trained
+
+
+def complete(training: Generator[Row, None, Trained]) -> Iterator[Row]:
+    """The rows of a training.
+
+    Raises RuntimeError for a training with `capture` of which something was not captured.
+    """
+    status = (yield from training).captured
+    if status not in ("", "yes"):
+        raise RuntimeError(f"all of a step must be captured, but got ({status})")
 
 
 def device_name(machine: Machine) -> str:
@@ -224,18 +237,20 @@ def deterministic(machine: Machine) -> Finding:
         return as_found(pool.submit(repeated, machine).result())
 
 
-def as_found(trios: Sequence[tuple[list[Row], list[Row], list[Row]]]) -> Finding:
-    """Judges (rows of a training, of its repetition, of an interrupted one) of each model."""
+def as_found(
+    runs: Sequence[Sequence[list[Row]]], names: Sequence[str] = ("repeated", "resumed")
+) -> Finding:
+    """Judges, for each model, the rows of a training and of others that should equal them."""
     parts, same = [], True
-    for what, of in (("repeated", 1), ("resumed", 2)):
+    for number, name in enumerate(names, 1):
         gaps = [
-            gap([row["train_loss"] for row in trio[0]], [row["train_loss"] for row in trio[of]])
-            for trio in trios
+            gap([row["train_loss"] for row in of[0]], [row["train_loss"] for row in of[number]])
+            for of in runs
         ]
-        equal = all(without_times(trio[0]) == without_times(trio[of]) for trio in trios)
+        equal = all(without_times(of[0]) == without_times(of[number]) for of in runs)
         same &= equal
         parts.append(
-            f"{what} {'equal by the bit' if equal else f'differ, losses by {max(gaps):.1e}'}"
+            f"{name} {'equal by the bit' if equal else f'differ, losses by {max(gaps):.1e}'}"
         )
     return judged(same, f"rows of trainings with --deterministic: {', '.join(parts)}")
 
@@ -260,14 +275,7 @@ def captured(machine: Machine) -> Finding:
     if not machine.on_gpu:
         return not_applicable("a CPU has no CUDA graphs")
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        pairs = pool.submit(eager_and_captured, machine).result()
-    equal = all(without_times(eager) == without_times(graphs) for eager, graphs in pairs)
-    gaps = [
-        gap([row["train_loss"] for row in eager], [row["train_loss"] for row in graphs])
-        for eager, graphs in pairs
-    ]
-    said = "equal by the bit" if equal else f"differ, losses by {max(gaps):.1e}"
-    return judged(equal, f"rows of trainings with --capture --deterministic: {said}")
+        return as_found(pool.submit(eager_and_captured, machine).result(), ("captured",))
 
 
 def eager_and_captured(machine: Machine) -> list[tuple[list[Row], list[Row]]]:

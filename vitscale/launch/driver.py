@@ -194,14 +194,14 @@ def _several_kinds(study: Study, resources: Resources, kinds: Sequence[str]) -> 
 
 
 def waits_for_data(event: Event, has_readers: bool) -> str:
-    """A line if a trial stood still for its batches until its first row; else empty."""
+    """A line if a trial waited long for its images before its first row; else empty."""
     row = event.rows[0] if event.rows else {}
     waits_s, spent_s = row.get("wait_data_s", 0.0), row.get("train_s", 0.0)
     if waits_s < MIN_WAIT_S or waits_s <= MAX_WAIT_SHARE * spent_s:
         return ""
     hint = "--num-loader-workers auto with --cpus-per-trial N gives it "
     return (
-        f"{event.trial_id} stood still for images for {waits_s:.3g} s of its first {spent_s:.3g}; "
+        f"{event.trial_id} waited for images for {waits_s:.3g} s of its first {spent_s:.3g}; "
         f"{hint}{'more readers' if has_readers else 'readers'}, and `vitscale prepare` spares the "
         "decoding of files"
     )

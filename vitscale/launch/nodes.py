@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from vitscale.launch.cluster import watched
 from vitscale.launch.preflight import Data, clock_apart
 from vitscale.launch.resources import Resources
+from vitscale.plan.cores import num_readers
 from vitscale.plan.data import check_readable
 from vitscale.plan.study import Study
 from vitscale.record.provenance import provenance
@@ -280,7 +281,8 @@ def look_at_hardware(study: Study, resources: Resources, data: Data) -> list[str
     configs = [trial.config for trial in study.trials]
     trains = resources.device_name() == "cuda" and not study.measures
     slow = trains and any(c.precision == "fp32" for c in configs)
-    readers = num_readers(resources, data.is_on_disk)
+    cores = int(resources.cpus_per_trial)
+    readers = num_readers(resources.num_loader_workers, cores, data.is_on_disk)
     if not slow and not readers:
         return []
     nodes, answers = watched(
@@ -298,13 +300,6 @@ def look_at_hardware(study: Study, resources: Resources, data: Data) -> list[str
     if slow and (hint := tensor_core_hint([c for has in found.values() for c in has.capabilities])):
         lines.append(hint)
     return lines
-
-
-def num_readers(resources: Resources, is_on_disk: bool) -> int:
-    """The readers of a worker of a trial, as vitscale.train.data.num_readers."""
-    if resources.num_loader_workers == "auto":
-        return max(1, int(resources.cpus_per_trial) - 1) if is_on_disk else 0
-    return resources.num_loader_workers
 
 
 def _short_of_shm(

@@ -44,7 +44,7 @@ class Resources:
     # how long to wait for a first node on which a trial fits, where a cluster has none yet
     cluster_timeout_s: float = 3600.0
     data_root: str = ""
-    # processes that read images; "auto": as vitscale.train.data.num_readers
+    # processes that read images; "auto": as vitscale.plan.cores.num_readers
     num_loader_workers: int | Literal["auto"] = 0
     checkpoint_every_s: float = 5.0
     keep_weights: bool | None = None  # the final ones; None: if they are small

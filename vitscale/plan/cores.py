@@ -1,4 +1,4 @@
-"""The cores that this process may use, which may be fewer than the machine has."""
+"""The cores that this process may use, which may be fewer than the machine has, and their use."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 CGROUPS, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
@@ -19,6 +20,17 @@ def num_cores() -> int:
     except AttributeError:  # not on Linux
         allowed = os.cpu_count() or 1
     return max(1, int(min([allowed, *quotas()])))
+
+
+def num_readers(asked: int | Literal["auto"], cores: int, is_on_disk: bool) -> int:
+    """The number of processes that read images for a training.
+
+    "auto": none for images that are in memory, and for images on disk one per core but the first,
+    at least one.
+    """
+    if asked != "auto":
+        return asked
+    return max(1, cores - 1) if is_on_disk else 0
 
 
 def quotas() -> Iterator[float]:

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from vitscale.catalog.datasets import DATASETS, dataset_facts
 from vitscale.plan.config import TrainConfig
+from vitscale.plan.cores import num_readers
 from vitscale.plan.parts import is_part
 from vitscale.train.augment import (
     check_sizes,
@@ -46,7 +47,7 @@ Transforms = Callable[[Callable[..., Tensor], tuple[Tensor, ...], PackedCopy], T
 
 
 class Waits:
-    """How long a training stood still because a batch was not read yet.
+    """Time that a training waits for batches that are not read yet.
 
     On a CPU, the time in which it waited, or read the batch itself. On a GPU, the time in which the
     device had nothing to do: the host runs ahead of it, and may wait without any loss. Events on
@@ -394,15 +395,9 @@ def _check_crop(images: Images, config: TrainConfig) -> None:
         check_sizes(height, width, config)
 
 
-def num_readers(asked: int | Literal["auto"], images: Images) -> int:
-    """The number of loader processes.
-
-    "auto": none for images that are in memory, and for images on disk one per thread of this
-    process but the first, at least one.
-    """
-    if asked != "auto":
-        return asked
-    return 0 if isinstance(images.pixels, Tensor) else max(1, torch.get_num_threads() - 1)
+def readers_of(asked: int | Literal["auto"], images: Images) -> int:
+    """The number of loader processes; a core is a thread of this process."""
+    return num_readers(asked, torch.get_num_threads(), not isinstance(images.pixels, Tensor))
 
 
 def is_resident(images: Images) -> bool:

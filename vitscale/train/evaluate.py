@@ -18,7 +18,7 @@ from vitscale.plan.metrics import WEIGHTS, column
 from vitscale.plan.parts import metrics_of
 from vitscale.record.outcome import Row
 from vitscale.train.batchnorm import reestimate
-from vitscale.train.data import EVAL_BATCH, Batches, HeldOut, fingerprint, num_readers
+from vitscale.train.data import EVAL_BATCH, Batches, HeldOut, fingerprint, readers_of
 from vitscale.train.device import device_at, products, seed_everything
 from vitscale.train.ema import Ema
 from vitscale.train.inherit import resized
@@ -65,7 +65,7 @@ def evaluate_weights(
     on, team = device_at(device), Team()
     most = min(EVAL_BATCH, micro_batch or EVAL_BATCH)
     held_out, row, top = HeldOut(images, config, on, team, most), Row(), None
-    num_workers, wrong = num_readers(num_loader_workers, images), dict[str, np.ndarray]()
+    num_workers, wrong = readers_of(num_loader_workers, images), dict[str, np.ndarray]()
     parts = [state[part] for part in ("model", "ema") if state[part]]
     models = [place(model_with(part, config), config, on) for part in parts]
     predictions = [Predictions(with_top=top_of == weights) for weights in WEIGHTS[: len(models)]]

@@ -32,7 +32,7 @@ from vitscale.train.data import (
     Batches,
     HeldOut,
     fingerprint,
-    num_readers,
+    readers_of,
     resident,
 )
 from vitscale.train.deterministic import is_deterministic
@@ -112,7 +112,7 @@ def train(
 
     The arguments after `workdir` affect speed and safety, never results, up to the rounding of
     sums: `device_name` is "cpu", "cuda" or "cuda:1"; `num_loader_workers` processes read images
-    ("auto": as `data.num_readers`); at most `micro_batch` images pass through the model at once (0:
+    ("auto": as of plan.cores); at most `micro_batch` images pass through the model at once (0:
     the batch); `parallel_branches` computes the branches of a parallel ViT at once; `compiled`
     calls torch.compile; `capture` replays the passes of a GPU's steps as CUDA graphs; `kept` is
     what the last checkpoint holds. In a torch.distributed group all processes train the trial
@@ -167,7 +167,7 @@ def train(
     own_parts = parts[team.rank * len(parts) // team.size :][: len(parts) // team.size]
     images = load_split(config, "train", data_root)
     data, images = fingerprint(images), resident(images, device)
-    num_loader_workers = num_readers(num_loader_workers, images)
+    num_loader_workers = readers_of(num_loader_workers, images)
     batches = Batches(images, config, device, own_parts)
     eval_batch = min(EVAL_BATCH, micro_batch or EVAL_BATCH)
     splits = {name: load_split(config, name, data_root) for name in config.evals}

@@ -93,7 +93,7 @@ ENHANCEMENTS = [*JITTER, "Sharpness"]
 class Layer(NamedTuple):
     """One operation of pixel_ops and its strength for each image of a batch, (B,) each.
 
-    `possible` are the operations of which it is drawn.
+    `possible` are the operations that can be drawn.
     """
 
     names: np.ndarray
