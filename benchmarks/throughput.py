@@ -32,7 +32,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
@@ -40,14 +39,13 @@ from torch import Tensor, nn
 from search_spaces import demo
 from search_spaces.vit import SHAPES
 from vitscale.plan.config import TrainConfig
-from vitscale.plan.fields import DEFAULTS
+from vitscale.train import loop
 from vitscale.train.complexity import measured_complexity
 from vitscale.train.data import HeldOut
 from vitscale.train.evaluate import evaluate
-from vitscale.train.loop import train
 from vitscale.train.model import build_model
 from vitscale.train.parallel import Team
-from vitscale.train.sources import load_split
+from vitscale.train.sources import Images
 
 COLOR: dict[str, Any] = {"channels": 3, "resolution": 224, "patch_size": 16}
 CASES: dict[str, tuple[dict[str, Any], int]] = {  # fields, batch size on a CPU
@@ -61,29 +59,20 @@ ON_CPU = ("vit-ti", "resnet-50", "demo")
 CONTESTANTS = {"vitscale": False, "vitscale compiled": True}
 
 
-def write_images(folder: Path, config: TrainConfig, num: int) -> None:
-    """Class folders of random images as PNG, which are read back to the bit."""
-    rng = np.random.default_rng(0)
-    for split in ("train", "val"):
-        for index in range(num):
-            shape = (config.resolution, config.resolution, 3)
-            pixels = rng.integers(0, 256, shape[: 1 + min(2, config.channels)], dtype=np.uint8)
-            path = folder / split / str(index % config.num_classes) / f"{index:05d}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels).save(path, compress_level=0)
+def random_images(config: TrainConfig) -> Images:
+    generator = torch.Generator().manual_seed(0)
+    shape = (config.num_images, config.channels, config.resolution, config.resolution)
+    pixels = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+    return Images(torch.arange(config.num_images) % config.num_classes, pixels)
 
 
 # The contestants: each yields seconds per epoch
 
 
-def ours(
-    config: TrainConfig, root: Path, device: str, workdir: Path, compiled: bool
-) -> Iterator[float]:
+def ours(config: TrainConfig, device: str, workdir: Path, compiled: bool) -> Iterator[float]:
     workdir.mkdir()
     evaluated = 0.0
-    training = train(
-        config, workdir, device, data_root=root, compiled=compiled, checkpoint_every_s=1e9
-    )
+    training = loop.train(config, workdir, device, compiled=compiled, checkpoint_every_s=1e9)
     while True:
         start = time.perf_counter()  # the clock of the rows goes on while another contestant runs
         row = next(training)
@@ -207,7 +196,7 @@ def compare(name: str, options: argparse.Namespace, folder: Path) -> list[dict[s
     num = options.steps * (options.batch_size or batch_size)
     config = TrainConfig(
         **fields,
-        dataset=f"bench-{fields.get('resolution', DEFAULTS['resolution'])}",
+        dataset="bench",
         num_images=num,
         num_classes=10,
         batch_size=options.batch_size or batch_size,
@@ -219,24 +208,19 @@ def compare(name: str, options: argparse.Namespace, folder: Path) -> list[dict[s
         ema_decay=0.99,
         precision=options.precision,
     )
-    write_images(folder / "files" / "bench", config, num)
-    prepare_into(folder, config)
-    images = load_split(config, "train", folder / "data")
+    images = random_images(config)
     assert images.pixels is not None
+    loop.load_split = lambda *_: images
     macs = measured_complexity(config).flops
     training: dict[str, Iterator[float]] = {
-        label: ours(
-            config, folder / "data", options.device, folder / label.replace(" ", "-"), compiled
-        )
+        label: ours(config, options.device, folder / label.replace(" ", "-"), compiled)
         for label, compiled in CONTESTANTS.items()
         if device.type == "cuda" or not compiled
     }
     training["timm"] = timms(config, images.pixels[:], images.labels, device)
     rows = race(training, num, options.repeats, device)
     model = build_model(config).to(device)
-    held_out = HeldOut(
-        load_split(config, "val", folder / "data"), config, device, Team(), config.batch_size
-    )
+    held_out = HeldOut(images, config, device, Team(), config.batch_size)
     loader = timm_loader(config, images.pixels[:], images.labels, device, is_training=False)
     inference: dict[str, Iterator[float]] = {
         "vitscale": iter(partial(our_inference, model, held_out, config), None),
@@ -254,19 +238,6 @@ def compare(name: str, options: argparse.Namespace, folder: Path) -> list[dict[s
         {"case": name, "batch": config.batch_size, "precision": config.precision, **row}
         for row in rows
     ]
-
-
-def prepare_into(folder: Path, config: TrainConfig) -> None:
-    from vitscale.train.prepare import Request, prepare
-
-    prepare(
-        Request(
-            str(folder / "files" / "bench"),
-            folder / "data",
-            config.resolution,
-            channels=config.channels,
-        )
-    )
 
 
 def race(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,15 @@ def test_a_student_with_a_token_is_captured(failing_at: list[int], tmp_path: Pat
     teacher = {"teacher": (CONFIG, tmp_path / "teacher")}
     eager, _ = trained(tmp_path / "eager", config, capture=False, **teacher)
     assert trained(tmp_path / "captured", config, **teacher) == (eager, "yes")
+
+
+def test_a_compiled_model_is_captured(
+    failing_at: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without Inductor, which takes 20 seconds and needs no graph of ours."""
+    monkeypatch.setattr(loop.torch, "compile", partial(torch.compile, backend="aot_eager"))
+    eager, _ = trained(tmp_path / "eager", compiled=True, capture=False)
+    assert trained(tmp_path / "captured", compiled=True) == (eager, "yes")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ import ast
 import itertools
 import json
 import platform
+import subprocess
+import sys
 import time
 import warnings
 from dataclasses import replace
@@ -18,7 +20,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import WITHOUT_PDF, Script
+from conftest import ROOT, WITHOUT_PDF, Script
 from rich.console import Console
 from support.mlflow_runs import mlflow_statuses
 from support.refusals import refusing
@@ -612,3 +614,18 @@ def test_the_step_that_is_measured_is_that_of_the_trainer(
         ("ProfileConfig", 0),
         ("ProfileConfig", 1),
     ]
+
+
+def test_the_benchmark_against_timm_trains_and_evaluates_both(tmp_path: Path) -> None:
+    """At a tiny size; its operations per second are those of its images."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "throughput.py"), "--case", "demo"]
+    command += ["--device", "cpu", "--precision", "bf16", "--threads", "1", "--batch-size", "4"]
+    command += ["--steps", "2", "--repeats", "1", "--json", str(tmp_path / "rows.json")]
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    expected = [(phase, who) for phase in ("training", "inference") for who in ("vitscale", "timm")]
+    assert [(row["phase"], row["who"]) for row in rows] == expected
+    assert [row["ratio"] for row in rows[1::2]] == [1.0, 1.0]
+    operations = [row["tera_flops"] / row["images_per_s"] for row in rows[:2]]
+    # 6 operations for each parameter and token (Kaplan et al. 2020, table 1)
+    assert operations == pytest.approx([6e-12 * 72_538 * 17] * 2, rel=0.1)
