@@ -91,9 +91,10 @@ DEIT: dict[str, Any] = {
 }
 SMALL: dict[str, Any] = {**demo.RECIPE, **demo.MODELS["ViT_P"], **LONG}
 DEMO = "demo ViT_P, batch 32"
+CIFAR = "ViT-Ti/4 at 32 px, batch 128"
 CASES: dict[str, TrainConfig] = {
     DEMO: TrainConfig(**SMALL),
-    "ViT-Ti/4 at 32 px, batch 128": TrainConfig(**AT_32, batch_size=128, ema_decay=0.99),
+    CIFAR: TrainConfig(**AT_32, batch_size=128, ema_decay=0.99),
     "ViT-Ti, batch 256": TrainConfig(**{**AT_224, **SHAPES["Ti"]}, batch_size=256),
     "ViT-S, batch 256": TrainConfig(**{**AT_224, **SHAPES["S"]}, batch_size=256),
     "ViT-S with DeiT's recipe, batch 256": TrainConfig(
@@ -119,8 +120,8 @@ PREDICTED: dict[tuple[str, str, str], tuple[str, float, float]] = {
     ("facts", "card", "copy"): ("tb_per_s", 2.5, 3.2),
     ("step", DEMO, "eager"): ("step_ms", 5, 6),
     ("step", DEMO, "captured"): ("step_ms", 0.4, 0.9),
-    ("step", "ViT-Ti/4 at 32 px, batch 128", "eager"): ("step_ms", 10, 14),
-    ("step", "ViT-Ti/4 at 32 px, batch 128", "captured"): ("step_ms", 2, 3),
+    ("step", CIFAR, "eager"): ("step_ms", 10, 14),
+    ("step", CIFAR, "captured"): ("step_ms", 2, 3),
     ("step", "ViT-S, batch 256", "eager"): ("step_ms", 38, 47),
     ("step", "ViT-S, batch 256", "captured"): ("step_ms", 38, 47),
     ("step", "ViT-S with DeiT's recipe, batch 256", "eager"): ("step_ms", 43, 50),
@@ -136,9 +137,9 @@ PREDICTED: dict[tuple[str, str, str], tuple[str, float, float]] = {
     ("eval", "ViT-S, batch 256", "evaluation"): ("images_per_s", 15_000, 20_000),
     ("eval", "ResNet-50, batch 256", "evaluation"): ("images_per_s", 9_000, 11_000),
     ("fuse", DEMO, "16 of them, compiled"): ("times_alone", 8, 15),
-    ("fuse", "ViT-Ti/4 at 32 px, batch 128", "4 of them, compiled"): ("times_alone", 1.1, 1.5),
+    ("fuse", CIFAR, "4 of them, compiled"): ("times_alone", 1.1, 1.5),
 }
-Found = dict[str, Any]
+Measured = dict[str, Any]
 
 
 class Enough(Exception):
@@ -218,7 +219,7 @@ def train(config: TrainConfig, how: str, **options: Any) -> Iterator[Row]:
         )
 
 
-def timed_steps(config: TrainConfig, how: str, images: Images | None, seconds: float) -> Found:
+def timed_steps(config: TrainConfig, how: str, images: Images | None, seconds: float) -> Measured:
     """Times of the steps of train() after a warm-up."""
     lr_at = loop.lr_at
     marks: list[tuple[int, float, float]] = []  # step, time, CPU time
@@ -250,7 +251,7 @@ def timed_steps(config: TrainConfig, how: str, images: Images | None, seconds: f
 # ---- parts: each yields rows
 
 
-def facts(options: argparse.Namespace, clock: Clock) -> Iterator[Found]:
+def facts(options: argparse.Namespace, clock: Clock) -> Iterator[Measured]:
     number = torch.zeros(1, device=DEVICE)
     us = 1e6 * seconds_of(lambda: number.add_(1), 5_000, 200)
     yield {"case": "host", "how": "operation", "us": us}
@@ -275,7 +276,7 @@ def facts(options: argparse.Namespace, clock: Clock) -> Iterator[Found]:
     yield {"case": "card", "how": "copy", "tb_per_s": tb_per_s}
 
 
-def equal(options: argparse.Namespace, clock: Clock) -> Iterator[Found]:
+def equal(options: argparse.Namespace, clock: Clock) -> Iterator[Measured]:
     """In several processes, whose trainings are of a few steps each."""
     if not ON_GPU:
         yield {"how": "captured", "failed": "needs a GPU"}
@@ -319,7 +320,7 @@ def one_equal(options: argparse.Namespace) -> None:
         print(json.dumps(found), flush=True)
 
 
-def step(options: argparse.Namespace, clock: Clock) -> Iterator[Found]:
+def step(options: argparse.Namespace, clock: Clock) -> Iterator[Measured]:
     for case, config in CASES.items():
         if options.quick and case != DEMO:
             continue
@@ -348,7 +349,7 @@ def step(options: argparse.Namespace, clock: Clock) -> Iterator[Found]:
         del images
 
 
-def timm(options: argparse.Namespace, clock: Clock) -> Iterator[Found]:
+def timm(options: argparse.Namespace, clock: Clock) -> Iterator[Measured]:
     """Epochs of 16 steps, so that the start of timm's loader processes weighs little."""
     for case in ("ViT-Ti, batch 256", "ViT-S, batch 256", "ResNet-50, batch 256"):
         if clock.is_over:
@@ -374,7 +375,7 @@ def timm(options: argparse.Namespace, clock: Clock) -> Iterator[Found]:
             return
 
 
-def evaluation(options: argparse.Namespace, clock: Clock) -> Iterator[Found]:
+def evaluation(options: argparse.Namespace, clock: Clock) -> Iterator[Measured]:
     for case in ("ViT-S, batch 256", "ResNet-50, batch 256"):
         config, device = CASES[case], loop.device_at(DEVICE)
         if options.quick:
@@ -387,13 +388,20 @@ def evaluation(options: argparse.Namespace, clock: Clock) -> Iterator[Found]:
         yield {"case": case, "how": "evaluation", "images_per_s": len(images) / seconds}
 
 
-def pack(options: argparse.Namespace, clock: Clock) -> Iterator[Found]:
-    """Windows of 4 s in which 1 to 16 processes take the demo's steps; all begin together."""
-    most, window_s = (2, 0.5) if options.quick else (16, 4.0)
-    for how in ("eager", "captured") if ON_GPU else ("eager",):
+def pack(options: argparse.Namespace, clock: Clock) -> Iterator[Measured]:
+    """Windows of 4 s in which 1 to 16 processes take steps of a case; all begin together."""
+    window_s = 0.5 if options.quick else 4.0
+    hows = ("eager", "captured") if ON_GPU else ("eager",)
+    cases = [(DEMO, how, 2 if options.quick else 16) for how in hows]
+    if not options.quick:
+        cases.append((CIFAR, hows[-1], 8))
+    for case, how, most in cases:
+        if clock.is_over:
+            yield {"case": case, "how": how, "failed": "no time left"}
+            continue
         with tempfile.TemporaryDirectory() as folder:
             root = Path(folder)
-            command = [sys.executable, __file__, "--part-of", "pack", "--names", how]
+            command = [sys.executable, __file__, "--part-of", "pack", "--names", f"{case};{how}"]
             processes = [
                 subprocess.Popen(
                     [*command, "--root", folder, "--number", str(number)],
@@ -404,18 +412,19 @@ def pack(options: argparse.Namespace, clock: Clock) -> Iterator[Found]:
             try:
                 await_files(root, [f"ready-{number}" for number in range(most)], 120)
                 for num in (n for n in (1, 2, 4, 8, 16) if n <= most):
-                    yield {
-                        "case": DEMO,
-                        "how": f"{how}, {num} at once",
-                        **window(root, num, window_s),
-                    }
+                    rate = window(root, num, window_s)
+                    row = {"case": case, "how": f"{how}, {num} at once", "steps_per_s": rate}
+                    row["images_per_s"] = rate * CASES[case].batch_size
+                    if case == DEMO:  # without evaluations and starts
+                        row["trials_per_hour"] = 3600 * rate / DEMO_STEPS
+                    yield row
             finally:
                 for process in processes:
                     process.kill()
                     process.wait()
 
 
-def window(root: Path, num: int, window_s: float) -> Found:
+def window(root: Path, num: int, window_s: float) -> float:
     """Steps per second of `num` of the processes, which take them at the same time."""
     start = time.time() + 0.3
     for number in range(num):
@@ -425,14 +434,13 @@ def window(root: Path, num: int, window_s: float) -> Found:
     rates = [float(path.read_text()) for path in done]
     for path in done:
         path.unlink()
-    # without evaluations and starts
-    trials = 3600 * sum(rates) / DEMO_STEPS
-    return {"steps_per_s": sum(rates), "trials_per_hour": trials}
+    return sum(rates)
 
 
 def one_pack(options: argparse.Namespace) -> None:
-    """Trains the demo's ViT, and takes steps only in the windows that it is told."""
+    """Trains a case, and takes steps only in the windows that it is told."""
     torch.set_num_threads(1)
+    case, how = options.names.split(";")
     root, number, lr_at = Path(options.root), options.number, loop.lr_at
     first, began, until = 0, 0.0, 0.0
 
@@ -453,15 +461,16 @@ def one_pack(options: argparse.Namespace) -> None:
         first, began = step, time.time()
         return float(lr_at(step, config))
 
-    with patched(at_a_step, None):
-        list(train(CASES[DEMO].replace(seed=number), options.names))
+    config = CASES[case].replace(seed=number)
+    with patched(at_a_step, images_of(config)):
+        list(train(config, how))
 
 
-def fuse(options: argparse.Namespace, clock: Clock) -> Iterator[Found]:
-    """Trainings as one model are worth building if they are twice as fast as the best of one after
-    another and side by side, at the size of the second case.
+def fuse(options: argparse.Namespace, clock: Clock) -> Iterator[Measured]:
+    """Trainings as one model are worth building if they are twice as fast as the best of `step` and
+    `pack`, at the size of the second case.
     """
-    cases = ((DEMO, (1, 4, 16)), ("ViT-Ti/4 at 32 px, batch 128", (1, 4, 8)))
+    cases = ((DEMO, (1, 4, 16)), (CIFAR, (1, 4, 8)))
     for case, nums in cases[:1] if options.quick else cases:
         for how in ("", ", compiled"):
             alone = 0.0
@@ -510,7 +519,7 @@ def one_line(error: Exception) -> str:
 # ---- output
 
 
-def with_prediction(row: Found) -> Found:
+def with_prediction(row: Measured) -> Measured:
     """The row, with the range that was predicted for one of its values."""
     predicted = PREDICTED.get((row["part"], row.get("case", ""), row.get("how", "")))
     if predicted is None or predicted[0] not in row:
@@ -519,7 +528,7 @@ def with_prediction(row: Found) -> Found:
     return {**row, "predicted": f"{low:g} to {high:g}", "as_predicted": low <= row[column] <= high}
 
 
-def compare(rows: list[Found], earlier: list[Found]) -> list[str]:
+def compare(rows: list[Measured], earlier: list[Measured]) -> list[str]:
     """A line per number that both runs have: the new one over the earlier one."""
     before = {(row["part"], row.get("case"), row.get("how")): row for row in earlier}
     lines = []
@@ -532,7 +541,7 @@ def compare(rows: list[Found], earlier: list[Found]) -> list[str]:
     return lines
 
 
-PARTS: dict[str, Callable[[argparse.Namespace, Clock], Iterator[Found]]] = {
+PARTS: dict[str, Callable[[argparse.Namespace, Clock], Iterator[Measured]]] = {
     "facts": facts,
     "equal": equal,
     "step": step,
@@ -543,8 +552,8 @@ PARTS: dict[str, Callable[[argparse.Namespace, Clock], Iterator[Found]]] = {
 }
 
 
-def measure(options: argparse.Namespace) -> list[Found]:
-    clock, rows = Clock(options.budget_s), list[Found]()
+def measure(options: argparse.Namespace) -> list[Measured]:
+    clock, rows = Clock(options.budget_s), list[Measured]()
     rows.append(
         {
             "part": "machine",
