@@ -289,6 +289,12 @@ def test_ingredients_share_the_trainings_of_the_texts_that_other_studies_have() 
     at_1000 = {replace(config, seed=config.seed - 1000).id for config in base}
     assert len(at_1000 & ids(plan("optimizer_stability", "demo"))) == 5
     assert at_1000 <= ids(plan("duration", "demo")) and not ids(demo) & at_1000
+    baselines = ids(script_of("imagenet", item="touvron_table_1"))
+    others = script_of("imagenet", item="touvron_table_8")  # and DeiT of three sizes
+    assert (len(baselines), len(baselines & of)) == (4 * 2, 3 * 2) and baselines < ids(others)
+    deits = ids(others) - baselines
+    assert len(deits & of) == len(deits & ids(plan("vit_design", "imagenet"))) == 1
+    assert len(deits) == 3 and len(baselines & ids(plan("depth_vs_width", "imagenet"))) == 1
     with refusing("item='xiao_decay'"):
         script_of("demo", item="xiao_decay")
 
