@@ -351,6 +351,17 @@ def test_architectures_share_cells_with_two_studies() -> None:
     assert (len(shared), len(printed)) == (4 * 9, 2)
 
 
+def test_drop_paths_by_depth_share_a_training_of_each_depth() -> None:
+    """Thesis, Figure 3.5, with the rates of LayerScale in Table 3.12 among ours."""
+    study = plan("layerscale_depth", "imagenet", item="drop_path")
+    check(study)
+    shared = ids(study) & ids(plan("layerscale_depth", "imagenet"))
+    depths = [t.config.depth for t in study.trials if t.config.id in shared]
+    assert len(ids(study)) == 4 * 5 and sorted(depths) == [12, 18, 24, 36]
+    with refusing("item='drop_path', scale='demo'"):
+        plan("layerscale_depth", "demo", item="drop_path")
+
+
 def test_architectures_of_the_thesis_have_all_of_one_recipe_that_a_law_allows() -> None:
     """Tables 6.1 and 6.14: what differs from ViT of that size is the model's own."""
     of = {trial.arm.name: trial.config for trial in plan("architectures", "imagenet").trials}
