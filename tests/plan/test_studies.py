@@ -351,6 +351,40 @@ def test_architectures_share_cells_with_two_studies() -> None:
     assert (len(shared), len(printed)) == (4 * 9, 2)
 
 
+def test_families_of_the_thesis_have_its_shapes_teachers_and_errors() -> None:
+    items = {"thesis_cait": "imagenet", "thesis_resmlp": "imagenet", "thesis_scratch": "cifar"}
+    plans = {item: plan("architectures", scale, item=item, num=2) for item, scale in items.items()}
+    for study in plans.values():
+        check(study)
+        of = {trial.config.id: trial for trial in study.trials}
+        students = [trial for trial in study.trials if trial.arm.name.endswith("distilled")]
+        assert students and {t.arm.name for t in of.values() if t.config.teacher} == {
+            t.arm.name for t in students
+        }
+        for student in students:
+            teacher = of[student.config.teacher]
+            assert teacher.arm.name == "RegNetY-16GF" and teacher.point == student.point
+    cait, mlp, scratch = plans.values()
+    of_arm = {trial.arm.name: trial.config for trial in cait.trials}
+    with torch.device("meta"):  # not among timm's models, so not in `vitscale complexity`
+        params = {
+            name: sum(p.numel() for p in build_model(of_arm[f"CaiT-{name}"]).parameters()) / 1e6
+            for name in ("XS-36", "S-48", "M-24")
+        }
+    assert params == pytest.approx({"XS-36": 38.6, "S-48": 89.5, "M-24": 185.9}, rel=2e-3)
+    assert of_arm["CaiT-S-48"].drop_path == 0.3 and of_arm["CaiT-S-48"].peak_lr == 1e-3
+    assert cait.printed["val"]["CaiT-S-48 distilled"] == 16.1  # 83.9
+    assert cait.printed["v2"]["CaiT-M-36 distilled"] == 25.0  # 75.0
+    assert mlp.printed["val"]["RegNetY-8GF"] == 18.3  # 81.7
+    assert mlp.printed["real"]["ResMLP-B24/8 distilled"] == 11.6  # 88.4
+    assert scratch.printed["val"] == {"RegNetY-16GF": 2, "DeiT-B": 2.5, "DeiT-B distilled": 1.5}
+    # "a comparable number of images in total": 300 epochs of ImageNet
+    seen = {t.config.num_steps * t.config.batch_size for t in scratch.trials}
+    assert seen.pop() == pytest.approx(300 * 1_281_167, rel=0.1) and not seen
+    with refusing("item='thesis_scratch', scale='imagenet'"):
+        plan("architectures", "imagenet", item="thesis_scratch")
+
+
 def test_drop_paths_by_depth_share_a_training_of_each_depth() -> None:
     """Thesis, Figure 3.5, with the rates of LayerScale in Table 3.12 among ours."""
     study = plan("layerscale_depth", "imagenet", item="drop_path")
