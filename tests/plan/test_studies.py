@@ -184,6 +184,20 @@ def test_18_peaks_of_the_paper_and_a_width_of_the_demo_are_cells_of_optimizer_st
         assert len(shared) == num
 
 
+def test_figure_11_is_the_longest_trainings_of_table_2_with_a_second_set() -> None:
+    of, study = (
+        plan("peak_performance", "imagenet"),
+        plan("peak_performance", "imagenet", item="figure_11"),
+    )
+    check(study)
+    assert {t.config.replace(more_evals="").id for t in study.trials} == {
+        t.config.id for t in of.trials if t.config.epochs == 400
+    }
+    assert len(study.pairs) == 4 * 3 and {t.config.more_evals for t in study.trials} == {"v2"}
+    with refusing("item='figure_11', scale='demo'"):
+        plan("peak_performance", "demo", item="figure_11")
+
+
 def test_peaks_have_the_lr_and_costs_of_the_paper() -> None:
     """Section 6, and appendix E for smaller batches; test_complexity holds the costs of models."""
     printed = {row["model"]: row for row in table_rows("xiao2021_table2")}
