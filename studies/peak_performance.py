@@ -153,19 +153,18 @@ def table_2() -> Scale:
 
 def figure_11(of: Scale) -> Scale:
     """Figure 11: the longest trainings of Table 2, evaluated on ImageNet-V2 as well."""
-    arms = {
-        arm: {**fields, "more_evals": "v2"}
-        for arm, fields in of.arms.items()
-        if fields["epochs"] == LENGTHS[-1]
-    }
-    names = {arm.name for arm in arms}
+    longest = {arm: fields for arm, fields in of.arms.items() if fields["epochs"] == LENGTHS[-1]}
+    model = {arm.name: arm.name.partition(",")[0] for arm in longest}
     return replace(
         of,
-        arms=arms,
+        arms={
+            Arm(model[arm.name], arm.factors): {**fields, "more_evals": "v2"}
+            for arm, fields in longest.items()
+        },
         panels={},
-        pairs=tuple(pair for pair in of.pairs if names.issuperset(pair)),
+        pairs=tuple((model[a], model[b]) for a, b in of.pairs if a in model),
         tables=("sets_regression", "published_arms"),
-        printed={"val": {name: of.printed["val"][name] for name in sorted(names)}},
+        printed={"val": {name: of.printed["val"][arm] for arm, name in model.items()}},
     )
 
 
