@@ -1,8 +1,8 @@
 """Ingredients of recipes that the papers change, one row of a table at a time.
 
 H. Touvron's thesis, 2022: Tables 3.8, 6.2, 6.3 and 6.4, and the crop of section 6.2.3. Xiao et al.
-2021: Table 5 and Figure 10 (appendix F), and the weight decay of section 5.4. Tables that print the
-same training share its arm.
+2021: Table 5 and Figure 10 (appendix F), and the weight decay of section 5.4. Touvron et al. 2022:
+Tables 1 and 8. Tables that print the same training share its arm.
 """
 
 from __future__ import annotations
@@ -352,4 +352,32 @@ ITEMS["xiao_figure_10"] = _xiao_item(
     ("ViT_P-4GF", "ViT_C-4GF", "ViT_P-18GF", "ViT_C-18GF"),
     ("ours", "DeiT's"),
     (50, 100, 200, 400),
+)
+
+# --- Touvron et al. 2022, Tables 1 and 8: their recipe by size, and DeiT's ------------------------
+
+ARMS |= {
+    "ViT-Ti BCE RA 300": vit("Ti", A2["Ti"]),
+    "ViT-Ti BCE LS RA 400": vit("Ti", A2_LAYERSCALE["Ti"]),
+    "DeiT-Ti": vit("Ti", DEIT, ""),
+    "DeiT-S": vit("S", DEIT, ""),  # as in vit_design
+}
+_BASELINES = tuple(f"ViT-{size} BCE {of}" for size in A2 for of in ("RA 300", "LS RA 400"))
+_T1 = printed_errors(
+    "touvron2022_table1",
+    lambda row: f"ViT-{row['size']} BCE {'LS ' * int(row['layerscale'])}RA {row['epochs']}",
+    {**_VAL, **_V2},
+)
+ITEMS["touvron_table_1"] = Item(
+    "Touvron et al. 2022, Table 1",
+    _BASELINES,
+    tuple(zip(_BASELINES[1::2], _BASELINES[::2], strict=True)),
+    printed=_T1,
+)
+_DEIT_ERRORS = {"DeiT-Ti": 27.8, "DeiT-S": 20.2, "DeiT-B": 18.2}
+ITEMS["touvron_table_8"] = Item(
+    "Touvron et al. 2022, Table 8",
+    (*_DEIT_ERRORS, *_BASELINES),
+    tuple((f"ViT{arm.removeprefix('DeiT')} BCE RA 300", arm) for arm in _DEIT_ERRORS),
+    printed={"val": {**_DEIT_ERRORS, **_T1["val"]}},
 )

@@ -6,6 +6,10 @@ recipes, and ask how far their rankings agree (Kendall's tau), which one recipe 
 
     python studies/architectures.py  # 72 trials on digits, 36 of recipe_vs_architecture: 6 minutes
     python studies/architectures.py --scale imagenet --plan  # the 11 trials of Table 6.13
+    python studies/architectures.py --scale imagenet --item thesis_cait --plan  # 20 of Table 3.15
+
+`--item` is also thesis_resmlp, and at cifar thesis_scratch: trainings of that thesis's chapters 3
+and 4, some of them with a teacher.
 """
 
 from collections.abc import Mapping
@@ -13,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 try:
-    from search_spaces import cifar, demo, fashion
+    from search_spaces import cifar, demo, families, fashion
     from search_spaces.recipes import DEIT3
     from search_spaces.space import Space
     from search_spaces.vit import SHAPES
@@ -127,10 +131,47 @@ SCALES = {
 }
 
 
+def of_family(name: str, num: int) -> Study:
+    """Trainings of chapters 3 and 4; a student learns from the teacher of its seed."""
+    table = families.TABLES[name]
+    plan: list[Trial] = []
+    for arm, fields in table.arms.items():
+        for seed in range(num):
+            config = {**fields, "seed": seed}
+            if "distill" in fields:
+                config["teacher"] = TrainConfig(**table.arms[families.TEACHER], seed=seed).id
+            plan.append(Trial(Arm(arm), TrainConfig(**config), seed))
+    sets = ("sets_regression",) if table.scale == "imagenet" else ()
+    return Study(
+        kind="repeats",
+        name=f"architectures_{name}",
+        scale=table.scale,
+        question=table.question,
+        source=table.source,
+        trials=interleaved(plan),
+        metric="val_error_pct",
+        pairs=table.pairs,
+        printed=table.printed,
+        figures=("comparison_forest", *sets),
+        tables=("pair_differences", "arm_means", *sets, "published_arms"),
+        design="All arms share their seeds.",
+        notes=table.notes,
+    )
+
+
 def study(
-    scale: Literal["demo", "cifar", "fashion", "imagenet"] = "demo", num: int | None = None
+    scale: Literal["demo", "cifar", "fashion", "imagenet"] = "demo",
+    num: int | None = None,
+    item: Literal["recipes", "thesis_cait", "thesis_resmlp", "thesis_scratch"] = "recipes",
 ) -> Study:
-    """`num` seeds per arm, which no search has used."""
+    """`num` seeds per arm, which no search has used. `item`: other tables of the thesis."""
+    if item in families.TABLES:
+        if scale != families.TABLES[item].scale:
+            raise ValueError(
+                f"scale == {families.TABLES[item].scale!r} for this item must hold, but got "
+                f"(item={item!r}, scale={scale!r})"
+            )
+        return of_family(item, 1 if num is None else num)
     values = SCALES[scale]
     num = values.num_seeds if num is None else num
     recipes = {recipe for _, recipe in values.cells}

@@ -9,6 +9,7 @@ how.
 
     python studies/layerscale_depth.py  # 100 trials on digits, 30 of depth_vs_width: 6 minutes
     python studies/layerscale_depth.py --scale imagenet --plan  # 28, and 4 with kept gains
+    python studies/layerscale_depth.py --scale imagenet --item drop_path --plan  # Figure 3.5
     python studies/layerscale_depth.py --scale fashion  # 72 on Fashion-MNIST: 90 minutes of 2 cores
 """
 
@@ -22,7 +23,7 @@ try:
     from search_spaces.recipes import DEPTH_BASELINE
     from search_spaces.space import at_optimum
     from search_spaces.touvron2022 import LAYERSCALE
-    from vitscale import Arm, Study, TrainConfig, Trial, interleaved, main
+    from vitscale import Arm, Study, TrainConfig, Trial, interleaved, main, trials
 except ModuleNotFoundError as missing:
     raise SystemExit(
         f"{missing}: run `make demo` once, then .venv/bin/python; or see docs/install.md"
@@ -145,23 +146,63 @@ SCALES = {
 }
 
 
+RATES = (0.0, 0.05, 0.1, 0.2, 0.3)  # of drop path; the figure prints none
+
+
+def by_drop_path(num: int) -> Study:
+    """LayerScale at each depth with several drop paths."""
+    arms = {
+        Arm(f"{depth} blocks, drop path {rate:g}", {"depth": depth}): {
+            **CELLS["LayerScale", depth],
+            "drop_path": rate,
+        }
+        for depth in DEPTH_BASELINE
+        for rate in RATES
+    }
+    return Study(
+        kind="repeats",
+        name="layerscale_depth_drop_path",
+        scale="imagenet",
+        question="Which drop path does a depth need?",
+        source="H. Touvron's thesis, 2022, Figure 3.5",
+        trials=trials(TrainConfig(), arms, [{"seed": seed} for seed in range(num)]),
+        metric="val_error_pct",
+        axis="drop_path",
+        figures=("arm_lines",),
+        tables=("arm_means",),
+        design="All arms share their seeds.",
+        notes="The figure's rates, depths and values are not printed: depths are those of Table "
+        "3.11, rates are ours. 12, 18, 24 and 36 blocks at 0, 0.05, 0.1 and 0.2 are trainings of "
+        "Table 3.12. One run per arm shows no difference: --num adds seeds.",
+    )
+
+
 def study(
-    scale: Literal["demo", "fashion", "cifar", "imagenet"] = "demo", num: int | None = None
+    scale: Literal["demo", "fashion", "cifar", "imagenet"] = "demo",
+    num: int | None = None,
+    item: Literal["gains", "drop_path"] = "gains",
 ) -> Study:
-    """`num` seeds for each arm and lr."""
+    """`num` seeds for each arm and lr; `item`: drop path by depth, at imagenet."""
+    if item == "drop_path":
+        if scale != "imagenet":
+            raise ValueError(
+                "item == 'gains' unless scale is imagenet must hold, but got "
+                f"(item={item!r}, scale={scale!r})"
+            )
+        return by_drop_path(1 if num is None else num)
     values = SCALES[scale]
     seeds = [values.first_seed + i for i in range(values.num_seeds if num is None else num)]
     cells = (*values.cells, *((AGAIN, depth) for depth in values.again))
     arms = {cell: Arm(name(cell), {"method": cell[0], "depth": cell[1]}) for cell in cells}
     printed = ERRORS if scale == "imagenet" else {}
-    trials: list[Trial] = []
+    plan: list[Trial] = []
     for cell, fields in values.cells.items():
         base = TrainConfig(**fields)
         lrs = values.lrs or (base.lr,)
         configs = [base.replace(lr=lr, seed=seed) for seed in seeds for lr in lrs]
-        trials += [Trial(arms[cell], config, i) for i, config in enumerate(configs)]
+        plan += [Trial(arms[cell], config, i) for i, config in enumerate(configs)]
         if cell[0] == "LayerScale" and cell[1] in values.again:
-            trials += [
+            plan += [
                 Trial(arms[AGAIN, cell[1]], first.replace(init_from=first.id, **KEPT), i)
                 for i, first in enumerate(configs)
             ]
@@ -173,7 +214,7 @@ def study(
         scale=scale,
         question="Do learned gains let a deeper ViT train, and must each channel have its own?",
         source="H. Touvron's thesis, 2022, Tables 3.11 and 3.12",
-        trials=interleaved(trials),
+        trials=interleaved(plan),
         metric="val_error_pct",
         margin=values.margin,
         pairs=tuple((name(a), name(b)) for a, b in values.pairs),

@@ -7,7 +7,8 @@ they show is an interaction of ingredients, or chance.
 
 At imagenet the 60 trainings of tables that change a part of a recipe: H. Touvron's thesis, 2022,
 Tables 3.8, 6.2, 6.3, 6.4 and section 6.2.3; Xiao et al. 2021, section 5.4 and Table 5. `--item`
-makes a study of one of them, or of Figure 10 of Xiao et al., from the same trials.
+makes a study of one of them, or of Figure 10 of Xiao et al., from the same trials. Of Touvron et
+al. 2022 it makes the baselines of Table 1, and sets them against DeiT's recipe (Table 8).
 
     python studies/recipe_ingredients.py  # 72 trials on digits, 5 minutes on 2 cores
     python studies/recipe_ingredients.py --scale imagenet --plan  # the 60 trials of the tables
@@ -157,7 +158,7 @@ def printed(name: str, num: int) -> Study:
 
 ItemName = Literal[
     "all", "thesis_3_8", "thesis_6_2", "thesis_6_3", "thesis_6_4", "thesis_src", "xiao_decay",
-    "xiao_table_5", "xiao_figure_10",
+    "xiao_table_5", "xiao_figure_10", "touvron_table_1", "touvron_table_8",
 ]  # fmt: skip
 
 

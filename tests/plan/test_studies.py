@@ -184,6 +184,20 @@ def test_18_peaks_of_the_paper_and_a_width_of_the_demo_are_cells_of_optimizer_st
         assert len(shared) == num
 
 
+def test_figure_11_is_the_longest_trainings_of_table_2_with_a_second_set() -> None:
+    of, study = (
+        plan("peak_performance", "imagenet"),
+        plan("peak_performance", "imagenet", item="figure_11"),
+    )
+    check(study)
+    assert {t.config.replace(more_evals="").id for t in study.trials} == {
+        t.config.id for t in of.trials if t.config.epochs == 400
+    }
+    assert len(study.pairs) == 4 * 3 and {t.config.more_evals for t in study.trials} == {"v2"}
+    with refusing("item='figure_11', scale='demo'"):
+        plan("peak_performance", "demo", item="figure_11")
+
+
 def test_peaks_have_the_lr_and_costs_of_the_paper() -> None:
     """Section 6, and appendix E for smaller batches; test_complexity holds the costs of models."""
     printed = {row["model"]: row for row in table_rows("xiao2021_table2")}
@@ -289,6 +303,12 @@ def test_ingredients_share_the_trainings_of_the_texts_that_other_studies_have() 
     at_1000 = {replace(config, seed=config.seed - 1000).id for config in base}
     assert len(at_1000 & ids(plan("optimizer_stability", "demo"))) == 5
     assert at_1000 <= ids(plan("duration", "demo")) and not ids(demo) & at_1000
+    baselines = ids(script_of("imagenet", item="touvron_table_1"))
+    others = script_of("imagenet", item="touvron_table_8")  # and DeiT of three sizes
+    assert (len(baselines), len(baselines & of)) == (4 * 2, 3 * 2) and baselines < ids(others)
+    deits = ids(others) - baselines
+    assert len(deits & of) == len(deits & ids(plan("vit_design", "imagenet"))) == 1
+    assert len(deits) == 3 and len(baselines & ids(plan("depth_vs_width", "imagenet"))) == 1
     with refusing("item='xiao_decay'"):
         script_of("demo", item="xiao_decay")
 
@@ -343,6 +363,52 @@ def test_architectures_share_cells_with_two_studies() -> None:
     shared = ids(plan("architectures", "demo")) & ids(plan("recipe_vs_architecture", "demo"))
     printed = ids(plan("architectures", "imagenet")) & ids(plan("duration", "imagenet"))
     assert (len(shared), len(printed)) == (4 * 9, 2)
+
+
+def test_families_of_the_thesis_have_its_shapes_teachers_and_errors() -> None:
+    items = {"thesis_cait": "imagenet", "thesis_resmlp": "imagenet", "thesis_scratch": "cifar"}
+    plans = {item: plan("architectures", scale, item=item, num=2) for item, scale in items.items()}
+    for study in plans.values():
+        check(study)
+        of = {trial.config.id: trial for trial in study.trials}
+        students = [trial for trial in study.trials if trial.arm.name.endswith("distilled")]
+        assert students and {t.arm.name for t in of.values() if t.config.teacher} == {
+            t.arm.name for t in students
+        }
+        for student in students:
+            teacher = of[student.config.teacher]
+            assert teacher.arm.name == "RegNetY-16GF" and teacher.point == student.point
+    cait, mlp, scratch = plans.values()
+    of_arm = {trial.arm.name: trial.config for trial in cait.trials}
+    with torch.device("meta"):  # not among timm's models, so not in `vitscale complexity`
+        params = {
+            name: sum(p.numel() for p in build_model(of_arm[f"CaiT-{name}"]).parameters()) / 1e6
+            for name in ("XS-36", "S-48", "M-24")
+        }
+    assert params == pytest.approx({"XS-36": 38.6, "S-48": 89.5, "M-24": 185.9}, rel=2e-3)
+    assert of_arm["CaiT-S-48"].drop_path == 0.3 and of_arm["CaiT-S-48"].peak_lr == 1e-3
+    assert cait.printed["val"]["CaiT-S-48 distilled"] == 16.1  # 83.9
+    assert cait.printed["v2"]["CaiT-M-36 distilled"] == 25.0  # 75.0
+    assert cait.printed["val"]["CaiT-S-36, 300 epochs"] == 16.8  # 83.2 in Table 3.20
+    assert mlp.printed["val"]["RegNetY-8GF"] == 18.3  # 81.7
+    assert mlp.printed["real"]["ResMLP-B24/8 distilled"] == 11.6  # 88.4
+    assert scratch.printed["val"] == {"RegNetY-16GF": 2, "DeiT-B": 2.5, "DeiT-B distilled": 1.5}
+    # "a comparable number of images in total": 300 epochs of ImageNet
+    seen = {t.config.num_steps * t.config.batch_size for t in scratch.trials}
+    assert seen.pop() == pytest.approx(300 * 1_281_167, rel=0.1) and not seen
+    with refusing("item='thesis_scratch', scale='imagenet'"):
+        plan("architectures", "imagenet", item="thesis_scratch")
+
+
+def test_drop_paths_by_depth_share_a_training_of_each_depth() -> None:
+    """Thesis, Figure 3.5, with the rates of LayerScale in Table 3.12 among ours."""
+    study = plan("layerscale_depth", "imagenet", item="drop_path")
+    check(study)
+    shared = ids(study) & ids(plan("layerscale_depth", "imagenet"))
+    depths = [t.config.depth for t in study.trials if t.config.id in shared]
+    assert len(ids(study)) == 4 * 5 and sorted(depths) == [12, 18, 24, 36]
+    with refusing("item='drop_path', scale='demo'"):
+        plan("layerscale_depth", "demo", item="drop_path")
 
 
 def test_architectures_of_the_thesis_have_all_of_one_recipe_that_a_law_allows() -> None:

@@ -22,7 +22,7 @@ from vitscale.plan.study import Study
 from vitscale.plan.trial import Trial
 
 ROWS = table_rows("items")
-SCRIPT = re.compile(r"studies/(\w+)\.py --scale imagenet(?: --item (\w+))? --plan")
+SCRIPT = re.compile(r"studies/(\w+)\.py --scale (\w+)(?: --item (\w+))? --plan")
 COSTS = "vitscale complexity"
 # Figures and tables of each text, without illustrations and lists of data sets; of the thesis, the
 # numbered ones of chapters 2 to 6, section 6.3.4's table and two without a number. Recipes of the
@@ -37,9 +37,9 @@ def name_of(row: dict[str, str]) -> str:
 
 
 @functools.cache
-def study_of(name: str, item: str = "") -> Study:
+def study_of(name: str, scale: str, item: str = "") -> Study:
     options = {"hardware": "any"} if name == "throughput" else {"item": item} if item else {}
-    return plan(name, "imagenet", **options)
+    return plan(name, scale, **options)
 
 
 def label(trial: Trial) -> str:
@@ -121,7 +121,7 @@ def test_a_study_draws_what_its_row_names(row: dict[str, str]) -> None:
 
 def test_every_study_that_answers_a_paper_is_in_a_row() -> None:
     """And its page is one that the table can link to."""
-    named = {name for row in ROWS for name, _ in SCRIPT.findall(row["command"])}
+    named = {name for row in ROWS for name, *_ in SCRIPT.findall(row["command"])}
     scripts = {path.stem for path in (ROOT / "studies").glob("*.py")}
     assert named <= scripts
     for name in scripts - named:

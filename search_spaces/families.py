@@ -1,0 +1,228 @@
+"""Families of models under one recipe: H. Touvron's thesis, 2022, chapters 3 and 4. CaiT, ResMLP
+and the RegNetY that teach them, and three models that are trained on CIFAR-10 alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from search_spaces.recipes import DEIT, Recipe, stated, unstated
+from search_spaces.vit import SHAPES
+from vitscale.catalog.tables import printed_errors
+
+Fields = dict[str, Any]
+Printed = Mapping[str, Mapping[str, float]]  # evaluation set -> arm -> error in percent
+
+TEACHER = "RegNetY-16GF"
+_SETS = {name: f"{name}_top1_pct" for name in ("val", "v2", "real")}
+_OF_VIT = ("dropout", "layerscale", "weight_init")  # without a meaning for models of timm
+_SEEDS = "One run per arm, as in print, shows no difference: --num adds seeds."
+_TEACHING = (
+    f"Distilled models learn from the {TEACHER} of their seed, which has DeiT's recipe (section "
+    "3.4.2); its drop path, DeiT's, and BatchNorm's statistics over 256 images are not stated. "
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Trainings of tables: arms by name, of which those that distill learn from TEACHER, another
+    arm, and the pairs that are compared.
+    """
+
+    scale: str
+    source: str
+    question: str
+    arms: Mapping[str, Fields]
+    pairs: tuple[tuple[str, str], ...]
+    printed: Printed
+    notes: str
+
+
+def timm(name: str, recipe: Recipe, **fields: object) -> Fields:
+    """A model of timm with the fields of a recipe that are not of our ViT alone."""
+    kept = {field: value for field, value in recipe.fields.items() if field not in _OF_VIT}
+    return {**kept, "model": f"timm:{name}", "more_evals": "v2,real", **fields}
+
+
+def distilled(name: str) -> str:
+    return f"{name} distilled"
+
+
+def taught(arms: Mapping[str, Fields]) -> dict[str, Fields]:
+    """The models again; half of their loss is that of the teacher's class."""
+    return {distilled(name): {**fields, "distill": "hard"} for name, fields in arms.items()}
+
+
+def val_errors(name: str, arms: Iterable[str], column: str = "top1_pct") -> dict[str, float]:
+    """Arm -> printed error on val, for the models of a table that are arms."""
+    errors = printed_errors(name, lambda row: row["model"], {"val": column})["val"]
+    return {arm: error for arm, error in errors.items() if arm in arms}
+
+
+_OF_A_GPU = 256  # images of BatchNorm's statistics: those of one of four GPUs
+_REGNETS = {  # timm names them in tenths of a GF
+    f"RegNetY-{size}GF": timm(f"regnety_{10 * size:03d}", DEIT, norm_batch=_OF_A_GPU)
+    for size in (4, 8, 16)
+}
+
+# --- CaiT: Tables 3.15, 3.16 and 3.20 -------------------------------------------------------------
+
+_CAIT = DEIT.but(
+    "cait",
+    stated("thesis, section 3.7", epochs=400, eval_crop_ratio=1.0, drop_path_rule="uniform"),
+)
+# timm's model of the width; blocks before those of the class token; drop path and first gain as in
+# Table 3.16
+_SIZES = {
+    "CaiT-XXS-24": ("cait_xxs24_224", 24, 0.05, 1e-5),
+    "CaiT-XXS-36": ("cait_xxs36_224", 36, 0.1, 1e-6),
+    "CaiT-XS-24": ("cait_xs24_384", 24, 0.05, 1e-5),
+    "CaiT-XS-36": ("cait_xs24_384", 36, 0.1, 1e-6),
+    "CaiT-S-24": ("cait_s24_224", 24, 0.1, 1e-5),
+    "CaiT-S-36": ("cait_s36_384", 36, 0.2, 1e-6),
+    "CaiT-S-48": ("cait_s36_384", 48, 0.3, 1e-6),
+    "CaiT-M-24": ("cait_m36_384", 24, 0.2, 1e-5),
+    "CaiT-M-36": ("cait_m36_384", 36, 0.3, 1e-6),
+}
+_CAITS = {
+    name: timm(model, _CAIT, drop_path=rate, timm_args=f"depth={depth},init_values={gain}")
+    for name, (model, depth, rate, gain) in _SIZES.items()
+}
+
+
+_SHORTER = "CaiT-S-36, 300 epochs"  # Table 3.20 has the usual crop until its last step
+
+
+def _of_table_3_22(row: Mapping[str, str]) -> str:
+    if row["resolution"] != "224" or row["crop_ratio"] != "1.0":
+        return ""
+    name = f"CaiT-{row['model'].replace('36', '-36')}"
+    return distilled(name) if row["distilled"] == "1" else name
+
+
+def _of_cait() -> Printed:
+    table = "thesis_table3_15"
+    plain = val_errors(table, _CAITS)
+    of_teacher = val_errors(table, _CAITS, "distilled_top1_pct")
+    val = {**plain, **{distilled(name): error for name, error in of_teacher.items()}}
+    val |= val_errors("thesis_table4_1", [TEACHER])
+    steps = {"class attention": _SHORTER}
+    val |= printed_errors(
+        "thesis_table3_20", lambda row: steps.get(row["step"], ""), {"val": "top1_pct"}
+    )["val"]
+    return {**printed_errors("thesis_table3_22", _of_table_3_22, _SETS), "val": val}
+
+
+CAIT = Table(
+    scale="imagenet",
+    source="H. Touvron's thesis, 2022, Table 3.15",
+    question="What do depth, width and a teacher bring to CaiT?",
+    arms={
+        TEACHER: _REGNETS[TEACHER],
+        **_CAITS,
+        **taught(_CAITS),
+        _SHORTER: {**_CAITS["CaiT-S-36"], "epochs": 300, "eval_crop_ratio": 0.875},
+    },
+    pairs=(
+        *((distilled(name), name) for name in _CAITS),
+        *((f"CaiT-{size}-36", f"CaiT-{size}-24") for size in ("XXS", "XS", "S", "M")),
+        ("CaiT-S-48", "CaiT-S-36"),
+    ),
+    printed=_of_cait(),
+    notes="XS-36, S-48 and M-24 are no models of timm: they are its models of their width with as "
+    "many blocks. Fine-tuning at 384 pixels is left out, since positions of timm's models are not "
+    "resized. `vitscale evaluate --crop-ratio 0.875` adds the other crop of Table 3.22. "
+    + _TEACHING
+    + _SEEDS,
+)
+
+# --- ResMLP: Tables 4.1 and 4.3 -------------------------------------------------------------------
+
+_RESMLP = DEIT.but(
+    "resmlp",
+    {
+        **stated("thesis, section 4.3.1", optimizer="lamb", lr=5e-3, wd=0.2),
+        **unstated("the lr is taken to be that of the batch of chapter 3", lr_batch=0),
+        **stated("thesis, Table 4.3", epochs=400),
+        **unstated(
+            "section 4.3.1 refers to chapter 3, where 0.05 in all blocks is as good as DeiT's 0.1 "
+            "in a linear rise (Table 3.11); timm's ResMLP has one rate",
+            drop_path=0.05, drop_path_rule="uniform",
+        ),
+    },
+)  # fmt: skip
+_MLPS = {
+    "ResMLP-S12": timm("resmlp_12_224", _RESMLP),
+    "ResMLP-S24": timm("resmlp_24_224", _RESMLP),
+    "ResMLP-B24/8": timm("resmlp_big_24_224", _RESMLP),
+}
+
+
+def _of_table_4_3(row: Mapping[str, str]) -> str:
+    if row["model"] not in _MLPS:
+        return ""
+    if row["ablation"] in ("baseline", "patch size"):
+        return row["model"]
+    return distilled(row["model"]) if row["variant"] == "distillation" else ""
+
+
+_OF_4_3 = printed_errors("thesis_table4_3", _of_table_4_3, _SETS)
+RESMLP = Table(
+    scale="imagenet",
+    source="H. Touvron's thesis, 2022, Tables 4.1 and 4.3",
+    question="How far are MLPs behind transformers and CNNs?",
+    arms={
+        **_REGNETS,
+        "CaiT-XS-24": _CAITS["CaiT-XS-24"],
+        **_MLPS,
+        **taught(_MLPS),
+    },
+    pairs=(
+        *((distilled(name), name) for name in _MLPS),
+        ("ResMLP-S12", "RegNetY-4GF"),
+        ("ResMLP-S24", "RegNetY-8GF"),
+    ),
+    printed={
+        **_OF_4_3,
+        "val": {
+            **_OF_4_3["val"],
+            **val_errors("thesis_table4_1", _REGNETS),
+            "CaiT-XS-24": CAIT.printed["val"]["CaiT-XS-24"],
+        },
+    },
+    notes="First gains are timm's, 1e-4, 1e-5 and 1e-6; the text has them follow CaiT. Patches of "
+    "timm's models are fixed: B24 has 8 pixels, S12 and S24 16. " + _TEACHING + _SEEDS,
+)
+
+# --- CIFAR-10 from scratch: section 3.4.4 ---------------------------------------------------------
+
+# 7,200 epochs "correspond to 300 ImageNet epochs": warm-up and evaluations in proportion
+_CIFAR = DEIT.but(
+    "deit-cifar10",
+    {
+        **stated("thesis, section 3.4.4", dataset="cifar10", num_classes=10, epochs=7200),
+        **unstated("5 of 300 epochs, as on ImageNet", warmup_epochs=120.0),
+    },
+)
+_SCRATCH: Fields = {"more_evals": "", "eval_every": 24}
+_DEIT_B: Fields = {**SHAPES["B"], **_CIFAR.fields, **_SCRATCH}
+SCRATCH = Table(
+    scale="cifar",
+    source="H. Touvron's thesis, 2022, section 3.4.4",
+    question="Can a transformer be trained on CIFAR-10 alone?",
+    arms={
+        TEACHER: timm("regnety_160", _CIFAR, norm_batch=_OF_A_GPU, **_SCRATCH),
+        "DeiT-B": _DEIT_B,
+        distilled("DeiT-B"): {**_DEIT_B, "distill": "token"},
+    },
+    pairs=(("DeiT-B", TEACHER), (distilled("DeiT-B"), "DeiT-B")),
+    printed={"val": val_errors("thesis_cifar10_scratch", (TEACHER, "DeiT-B", distilled("DeiT-B")))},
+    notes="Images of 32 pixels are resized to 224. The text has up to 7,200 epochs; that each "
+    "model has as many is not stated, nor is the warm-up, here of 120. The recipe is otherwise "
+    "that of ImageNet, to which the text wants to be as close as possible. The teacher is taken to "
+    "be the RegNetY of the table. " + _SEEDS,
+)
+
+TABLES = {"thesis_cait": CAIT, "thesis_resmlp": RESMLP, "thesis_scratch": SCRATCH}
