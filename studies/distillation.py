@@ -12,32 +12,33 @@ mixed: a teacher that is right about all training images would only repeat the l
     python studies/distillation.py --scale imagenet --item thesis_figure_3_2 --plan  # 4 lengths
 """
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 try:
     from search_spaces import cifar, demo
     from search_spaces.distillation import ITEMS, WAYS, Cell, Item
     from search_spaces.recipes import DEIT
-    from search_spaces.space import Space
     from vitscale import Arm, Study, TrainConfig, Trial, interleaved, main
 except ModuleNotFoundError as missing:
     raise SystemExit(
         f"{missing}: run `make demo` once, then .venv/bin/python; or see docs/install.md"
     ) from None
 
+Cells = Mapping[tuple[str, str], Mapping[str, Any]]  # (model, optimizer) -> fields
 PAIRS = (
     ("soft", "none"), ("hard", "none"), ("hard", "soft"), ("token", "hard"), ("token", "teacher"),
 )  # fmt: skip
 
 
-def of_space(space: Space, num_seeds: int, margin: float, notes: str) -> Item:
+def of_cells(cells: Cells, num_seeds: int, margin: float, notes: str) -> Item:
     """ViT_P as the student of ViT_C, both with mixup and CutMix as in DeiT."""
     changed = {name: DEIT.fields[name] for name in ("mixup_alpha", "cutmix_alpha")}
     changed |= {"ema_decay": 0.0, "more_evals": ""}  # what teaches is no average of weights
-    student = {**space.CELLS["ViT_P", "AdamW"], **changed}
+    student = {**cells["ViT_P", "AdamW"], **changed}
     return Item(
         cells={
-            "teacher": Cell({**space.CELLS["ViT_C", "AdamW"], **changed}),
+            "teacher": Cell({**cells["ViT_C", "AdamW"], **changed}),
             "none": Cell(student),
             **{way: Cell({**student, "distill": way}, "teacher") for way in WAYS},
         },
@@ -53,13 +54,13 @@ def of_space(space: Space, num_seeds: int, margin: float, notes: str) -> Item:
 
 SCALES = {
     # 14 seeds are 5 minutes. No paper prints a margin; 1 point is 4 of 400 images.
-    "demo": of_space(
-        demo,
+    "demo": of_cells(
+        demo.CELLS,
         14,
         1.0,
         demo.FOUND + "Models of 0.07 M parameters on 8x8 digits: no evidence about ImageNet. ",
     ),
-    "cifar": of_space(cifar, 10, 0.3, cifar.FOUND),
+    "cifar": of_cells(cifar.CELLS, 10, 0.3, cifar.FOUND),
 }
 
 
