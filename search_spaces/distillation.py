@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from search_spaces.recipes import DEIT
+from search_spaces.touvron_thesis import OF_VIT
 from search_spaces.vit import SHAPES
 from vitscale.catalog.tables import printed_errors
-from vitscale.plan.laws import VIT_ONLY
 
 WAYS = ("soft", "hard", "token")
 Fields = dict[str, Any]
@@ -55,7 +55,7 @@ def _regnety(name: str) -> Fields:
     """timm's model "with the same data and same data-augmentation as DeiT", here with its whole
     recipe. Unstated: BatchNorm's statistics are those of 256 images, a GPU of four.
     """
-    recipe = {key: value for key, value in DEIT.fields.items() if key not in VIT_ONLY}
+    recipe = {key: value for key, value in DEIT.fields.items() if key not in OF_VIT}
     return {**recipe, "model": f"timm:{name}", "norm_batch": 256, "more_evals": "v2,real"}
 
 
@@ -163,6 +163,7 @@ ITEMS = {
             ),
             ("DeiT-B token", BEST),
         ),
+        source="H. Touvron's thesis, 2022, Tables 3.3 and 3.5",
         panels={name: tuple(f"{name}{way}" for way in _METHODS.values()) for name in SIZES},
         printed=_printed((BEST, *_3_3), _ERRORS_3_3),
     ),
@@ -172,14 +173,14 @@ ITEMS = {
             *((_TOKEN_OF[name], _TOKEN_OF["DeiT-B"]) for name in CONVNETS),
             *((student, teacher) for teacher, student in _TOKEN_OF.items()),
         ),
-        source="H. Touvron's thesis, 2022, Table 3.2",
+        source="H. Touvron's thesis, 2022, Tables 3.2 and 3.5",
         question="Is a convnet a better teacher of a ViT than a ViT?",
         printed=_printed(_3_2, {**_TEACHERS, **_STUDENTS}),
     ),
     "thesis_figure_3_2": _item(
         _LENGTHS,
         tuple((_at("DeiT-B token", epochs), _at("DeiT-B", epochs)) for epochs in _EPOCHS),
-        source="H. Touvron's thesis, 2022, Figure 3.2",
+        source="H. Touvron's thesis, 2022, Figure 3.2 and Table 3.5",
         question="Does a longer training bring a student more than a ViT without a teacher?",
         printed=_printed(_LENGTHS, {}),
         lengths=True,

@@ -98,7 +98,8 @@ def study(
         margin=of.margin,
         panels=of.panels,
         pairs=of.pairs,
-        figures=(*("training_length",) * of.lengths, "comparison_forest"),
+        axis="epochs" if of.lengths else "",
+        figures=(*("arm_lines",) * of.lengths, "comparison_forest"),
         tables=(
             *("training_length", "training_length_interaction") * of.lengths,
             "pair_differences",
