@@ -32,9 +32,9 @@ A2_WIGHTMAN: Recipe = A2["S"].but(
 DEIT_STAND_IN: Recipe = DEIT.but("deit-2048", _SAME, ("S",))
 
 # without a meaning for ResNet-50
-_OF_VIT = ("decay_tokens", "dropout", "embed_token", "layerscale", "weight_init")
+OF_VIT = ("decay_tokens", "dropout", "embed_token", "layerscale", "weight_init")
 RECIPES: dict[str, dict[str, object]] = {
-    label: {field: value for field, value in recipe.fields.items() if field not in _OF_VIT}
+    label: {field: value for field, value in recipe.fields.items() if field not in OF_VIT}
     for label, recipe in (("A2", A2_WIGHTMAN), ("DeiT", DEIT_STAND_IN))
 }
 

@@ -30,6 +30,7 @@ PRINTED = [
     ("thesis_table3_2", {"teacher": "RegNetY-8GF"}, "top1_384_pct", "83.8"),
     ("thesis_table3_3", {"method": "class+distillation"}, "s_top1_pct", "81.2"),
     ("thesis_table3_4", {"classifier": "deit"}, "convnet", "0.133"),
+    ("thesis_table3_5", {"model": "DeiT-B distilled", "epochs": "1000"}, "real_top1_pct", "88.7"),
     ("thesis_table3_8", {"repeated_augmentation": "0"}, "top1_pct", "76.5"),
     ("thesis_table3_8", {"optimizer": "sgd"}, "top1_384_pct", "77.3"),
     ("thesis_table3_10", {"resolution": "320"}, "v2_top1_pct", "71.9"),

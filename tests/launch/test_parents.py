@@ -429,10 +429,10 @@ def test_a_trial_of_the_study_is_what_another_one_starts_from(tmp_path: Path) ->
 
 
 def test_a_trial_of_the_study_may_be_a_teacher(tmp_path: Path) -> None:
-    made = study(OF_PARENT, TEACHER, STUDENT)
+    made = study(TEACHER, STUDENT, parents=())
     options = argparse.Namespace(**dict.fromkeys(plans.OPTIONS), keep_weights=None)
     shown = plans.summarize(made, Store.open(tmp_path), options)["parents"]
-    assert shown["parents"] == 1
+    assert shown["parents"] == shown["training_flops"] == 0
     assert shown["teacher_flops"] == made.cost(TEACHER).flops * STUDENT.num_samples
 
 

@@ -118,6 +118,7 @@ def test_too_few_seeds_in_a_comparison_are_told(num: int, says: str) -> None:
 # one run, as printed
 FEW = {
     "depth_vs_width-imagenet",
+    "distillation-imagenet",
     "duration-imagenet",
     "finetune-imagenet",
     "layerscale_depth-imagenet",

@@ -62,6 +62,10 @@ COUNTS = {
     ("finetune", "fashion"): (4 + 1) * 20,
     ("finetune", "cifar"): (2 * 3 + 1) * 10,
     ("finetune", "imagenet"): 3 * 3 * 2,
+    # thesis, Table 3.3: three sizes, without a teacher and with one in three ways; and the teacher
+    ("distillation", "demo"): 5 * 14,
+    ("distillation", "cifar"): 5 * 10,
+    ("distillation", "imagenet"): 3 * 4 + 1,
     # thesis, Table 6.15: four lengths of S, B and L, two of H; ours are two lengths of S and B at
     # the weight decay and drop path of 400 epochs
     ("duration", "demo"): 2 * 3 * 10,
@@ -114,6 +118,9 @@ COUNTS = {
     ("throughput", "imagenet"): 28 + 8 + 5 + 11,
 }
 SCALES = ("demo", "cifar", "imagenet")
+# timm's names; a student without another one has the largest
+TEACHERS = {f"RegNetY-{int(gf)}GF": f"timm:regnety_{gf}0" for gf in ("04", "08", "12", "16")}
+TEACHERS[""] = TEACHERS["RegNetY-16GF"]
 REPEATS = (
     "optimizer_stability",
     "training_length",
@@ -283,6 +290,45 @@ def test_a_table_of_resolutions_has_its_rows_and_their_parents(
         assert len(ids(study) & ids(plan("duration", "imagenet"))) == 5
     with pytest.raises(ValueError, match=r"^item == 'touvron_table5' unless scale is imagenet"):
         plan("finetune", "demo", item=item)
+
+
+@pytest.mark.parametrize(
+    ("item", "num", "printed"),
+    [  # top-1 accuracies of the thesis on val
+        ("thesis_3_3", 9, {"DeiT-Ti soft": 72.2, "DeiT-S hard": 80.9, "DeiT-B token": 83.4}),
+        ("thesis_3_2", 5, {"DeiT-B token": 83.1, "DeiT-B token of DeiT-B": 81.9, "DeiT-B": 81.8}),
+        ("thesis_figure_3_2", 4, {"DeiT-B token, 1000 epochs": 84.2, "DeiT-B": 81.8}),
+    ],
+)
+def test_students_have_the_teachers_of_the_text(
+    item: str, num: int, printed: dict[str, float]
+) -> None:
+    """Thesis, Tables 3.2 and 3.3: RegNetY-16GF but for four students; Figure 3.2 shows none."""
+    study = plan("distillation", "imagenet", item=item)
+    check(study)
+    of = trainings(study)
+    taught = {t.arm.name: of[t.config.teacher] for t in study.trials if t.config.teacher}
+    assert len(taught) == num and len(study.parents) == (item == "thesis_figure_3_2")
+    for arm, teacher in taught.items():
+        name = arm.partition(" of ")[2]
+        model = "vit" if name == "DeiT-B" else TEACHERS[name]
+        assert teacher.model == model and teacher.epochs == 300, arm
+    assert {arm: round(100 - study.printed["val"][arm], 1) for arm in printed} == printed
+    if item == "thesis_3_3":  # DeiT-B is that of Table 3.10, which is fine-tuned there
+        assert len(ids(study) & ids(plan("finetune", "imagenet", item="thesis_3_10"))) == 1
+    with pytest.raises(ValueError, match=r"^item == 'thesis_3_3' unless scale is imagenet"):
+        plan("distillation", "demo", item="thesis_3_2")
+
+
+def test_each_student_of_the_demo_has_a_teacher_of_its_own_and_mixed_images() -> None:
+    study = plan("distillation", "demo")
+    teachers = {t.config.id: t.config.seed for t in study.trials if t.arm.name == "teacher"}
+    none = {t.config.seed: t.config for t in study.trials if t.arm.name == "none"}
+    for config in (trial.config for trial in study.trials):
+        assert config.mixup_alpha and config.cutmix_alpha
+        if config.teacher:
+            assert teachers[config.teacher] == config.seed
+            assert config.replace(teacher="", distill="none") == none[config.seed]
 
 
 def test_ingredients_share_the_trainings_of_the_texts_that_other_studies_have() -> None:

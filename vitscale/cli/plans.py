@@ -189,9 +189,7 @@ def _trunks(study: Study) -> dict[str, Any] | None:
 
 
 def _parents(study: Study, store: Store) -> dict[str, Any] | None:
-    """What the parents cost, which are in no arm; None if there are none."""
-    if not study.parents:
-        return None
+    """What parents cost, which are in no arm, and what teaching costs; None if there is neither."""
     done = store.done_of([config.id for config in study.parents])
     flops = sum(training_flops(config, study.measured) for config in study.parents)
     num, by_id = len(study.parents), {trial.config.id: trial.config for trial in study.trained}
@@ -200,16 +198,20 @@ def _parents(study: Study, store: Store) -> dict[str, Any] | None:
         for config in by_id.values()
         if config.teacher
     )
+    if not num and not teaching:
+        return None
     parents = {"parents": num, "to_do": num - len(done), "training_flops": flops}
     return parents | ({"teacher_flops": teaching} if teaching else {})
 
 
 def _parents_text(parents: dict[str, Any], own: float) -> str:
     flops, teaching = parents["training_flops"], parents.get("teacher_flops", 0)
+    beside = f"multiply-adds beside the {own:.3g} of the trials"
+    if not parents["parents"]:
+        return f"teachers: {teaching:.3g} {beside}"
     return (
         f"parents: {parents['parents']} trainings, {parents['to_do']} to do first: {flops:.3g} "
-        f"multiply-adds beside the {own:.3g} of the trials"
-        + (f", and {teaching:.3g} of teachers" if teaching else "")
+        f"{beside}" + (f", and {teaching:.3g} of teachers" if teaching else "")
     )
 
 
