@@ -103,7 +103,8 @@ _PARTS_3_8 = {"randaugment": "RandAugment", "mixup": "mixup", "cutmix": "CutMix"
               "repeated_augmentation": "repeats"}  # fmt: skip
 
 
-def _arm_3_8(row: Mapping[str, str]) -> str:
+def arm_3_8(row: Mapping[str, str]) -> str:
+    """The arm of a row of Table 3.8; none for another way to read or fine-tune the first."""
     if row["ema"] == "1" or row["optimizer_384"] == "sgd":
         return ""  # the first row's run: averaged, or fine-tuned otherwise
     if row["autoaugment"] == "1":
@@ -120,7 +121,7 @@ ITEMS["thesis_3_8"] = Item(
     _T38,
     tuple(TABLE_3_8),
     against("DeiT-B", TABLE_3_8),
-    printed=printed_errors("thesis_table3_8", _arm_3_8, {"val": "top1_pct"}),
+    printed=printed_errors("thesis_table3_8", arm_3_8, {"val": "top1_pct"}),
 )
 
 # --- thesis, Table 6.4: loss, LayerScale, length and augmentation ---------------------------------

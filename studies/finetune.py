@@ -21,7 +21,7 @@ from typing import Any, Literal
 try:
     from search_spaces import cifar, demo, fashion
     from search_spaces.recipes import A2_LAYERSCALE
-    from search_spaces.resolutions import FINE_TUNING, LR, TABLES, WD
+    from search_spaces.resolutions import FINE_TUNING, LR, LR_SGD, TABLES, WD
     from search_spaces.space import at_optimum
     from search_spaces.vit import SHAPES
     from vitscale import Arm, Study, TrainConfig, Trial, interleaved, main
@@ -118,7 +118,7 @@ SCALES = {
             for size in ("S", "B", "L")
         },
         child={**FINE_TUNING, "resolution": 384, "more_evals": "v2"},
-        tuned=lrs({"AdamW": LR, "SGD": 1e-2}),
+        tuned=lrs({"AdamW": LR, "SGD": LR_SGD}),
         wd={"AdamW": WD, "SGD": 0.0},
         direct=None,
         seeds=(0,),
@@ -150,6 +150,7 @@ def resolutions(name: str, num: int) -> Study:
                 config = config.replace(**of.changes, init_from=config.id)
             plan.append(Trial(Arm(arm, {"model": of.model, "pixels": of.pixels}), config, seed))
     own = {trial.config.id for trial in plan}
+    several = len({of.pixels for of in table.arms.values()}) > 1
     return Study(
         kind="repeats",
         name=f"finetune_{name}",
@@ -161,8 +162,8 @@ def resolutions(name: str, num: int) -> Study:
         metric="val_error_pct",
         panels=table.panels,
         pairs=table.pairs,
-        axis="pixels",
-        figures=("comparison_forest", "arm_lines"),
+        axis="pixels" if several else "",
+        figures=("comparison_forest", *("arm_lines",) * several),
         tables=("pair_differences", "arm_means", "published_arms"),
         printed=table.printed,
         design="A child starts from the final weights of its parent; positions are resized.",
@@ -173,7 +174,7 @@ def resolutions(name: str, num: int) -> Study:
 def study(
     scale: Literal["demo", "fashion", "cifar", "imagenet"] = "demo",
     num: int | None = None,
-    item: Literal["touvron_table5", "thesis_3_10", "thesis_6_6"] = "touvron_table5",
+    item: Literal["touvron_table5", "thesis_3_8", "thesis_3_10", "thesis_6_6"] = "touvron_table5",
 ) -> Study:
     """`num` parents of each model, with other seeds; each has a child of every arm. `item`: a table
     of another text, at imagenet."""

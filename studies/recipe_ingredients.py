@@ -120,7 +120,7 @@ IMAGENET_NOTES = (
     "whole where a row of Table 6.4 has 3-Augment, as in the thesis: mixup, jitter, crop of the "
     "evaluation, drop path of ViT-S and its lr, too. The row with EMA of Table 3.8, and row 6 of "
     "Table 5 without it, are the other error of the first arm's run. Fine-tuning at 384 pixels is "
-    "left out."
+    "finetune --item thesis_3_8."
 )
 
 

@@ -261,6 +261,26 @@ def test_durations_without_drop_path_are_cells_of_optimizer_stability(scale: str
     assert len(shared) == 3 * 5 and shared < kept
 
 
+def test_rows_of_table_3_8_at_384_pixels_keep_the_ingredients_of_their_parents() -> None:
+    """Thesis; a row for each of the 13, whose parents recipe_ingredients trains, too."""
+    study = plan("finetune", "imagenet", item="thesis_3_8")
+    check(study)
+    parents = {config.id: config for config in study.parents}
+    assert len(study.trials) == 13 and len(parents) == 11
+    assert parents.keys() <= ids(plan("recipe_ingredients", "imagenet", item="thesis_3_8"))
+    errors = study.printed["val"]
+    assert set(errors) == set(study.arms)
+    assert (errors["DeiT-B SGD"], errors["DeiT-B no erasing"]) == (22.7, 99.9)  # 77.3, 0.1
+    kept = ("augment", "mixup_alpha", "cutmix_alpha", "erasing_prob", "drop_path", "dropout")
+    for trial in study.trials:
+        config, parent = trial.config, parents[trial.config.init_from]
+        assert [getattr(config, name) for name in kept] == [getattr(parent, name) for name in kept]
+        assert (config.resolution, config.epochs, parent.resolution) == (384, 25, 224)
+        by_sgd = trial.arm.name == "DeiT-B, SGD at 384"
+        assert config.optimizer == ("sgd" if by_sgd else "adamw")
+        assert (config.init_weights == "ema") == (trial.arm.name == "DeiT-B averaged")
+
+
 @pytest.mark.parametrize(
     ("item", "parents", "children"), [("thesis_3_10", 1, 3), ("thesis_6_6", 20, 20)]
 )

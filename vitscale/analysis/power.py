@@ -41,7 +41,8 @@ def sentences(study: Study) -> list[str]:
     """What the plan can detect: sentences for each kind of comparison in the study's tables."""
     own = [line for name, say in SENTENCES.items() if name in study.tables for line in say(study)]
     compared = (_of_comparisons(study, name) for name in COMPARED if name in study.tables)
-    return [*own, *itertools.chain.from_iterable(compared)]
+    # one sentence for paired and other comparisons of single runs
+    return list(dict.fromkeys([*own, *itertools.chain.from_iterable(compared)]))
 
 
 @functools.lru_cache
