@@ -66,18 +66,18 @@ class Graph(NamedTuple):
 def capture(function: Callable[..., Tensor], inputs: tuple[Tensor, ...], pool: Pool) -> Graph:
     """Captures a function of tensors on the GPU, without computing it.
 
-    The graph reads these tensors themselves. `pool` is that of all graphs of a training, which are
-    replayed one after another. Raises what the function raises, or the end of the capture.
+    The graph reads these tensors themselves. `pool` is shared by graphs that are replayed one after
+    another: memory that one of them needs only meanwhile may hold results of those captured later.
+    Raises what the function raises, or the end of the capture.
     """
     graph, failure = torch.cuda.CUDAGraph(), None
+    # an argument that torch 2.12 does not have
+    checks: dict[str, Any] = {"check_input_liveness": True} if CHECKS_INPUTS else {}
+    # threads that write checkpoints and pin memory go on meanwhile
+    context = torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local", **checks)
     try:
-        with torch.cuda.graph(
-            graph,
-            pool=pool,
-            # threads that write checkpoints and pin memory go on meanwhile
-            capture_error_mode="thread_local",
-            check_input_liveness=CHECKS_INPUTS,
-        ):
+        # earlier versions of torch stay on the stream of a capture whose end fails
+        with torch.cuda.stream(torch.cuda.current_stream()), context:
             try:
                 output = function(*inputs)
             except Exception as error:
@@ -93,14 +93,19 @@ def capture(function: Callable[..., Tensor], inputs: tuple[Tensor, ...], pool: P
 class Captures:
     """Captures the functions of a training and records those that cannot be captured."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_parts: int = 1) -> None:
         self.pool = new_pool()
+        # The images of a part of a batch come after the passes of earlier parts, whose gradients
+        # and losses must not lie where an earlier graph, that of the first images, has computed.
+        self.images_pool = self.pool if num_parts == 1 else new_pool()
         self.left_out: dict[str, str] = {}  # what is not captured, and why
 
     def graph(self, what: str, function: Callable[..., Tensor], *inputs: Tensor) -> Graph | None:
         """As `capture`; None if that fails. Raises OutOfMemoryError."""
         try:
-            return capture(function, inputs, self.pool)
+            return capture(
+                function, inputs, self.images_pool if what == AUGMENTATION else self.pool
+            )
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
@@ -197,7 +202,7 @@ class CapturedStep:
         self.update: Graph | None = None
         self.updates = not step.loss_scale.on and is_fused(step.optimizer)
         self.averages = step.ema.every == 1 and not step.ema.num_copied  # in the same graph
-        self.captures = Captures()
+        self.captures = Captures(len(step.positions))
         self.left_out = self.captures.left_out
         if step.device.type != DEVICE:
             self.left_out[STEPS] = "not on a GPU"
