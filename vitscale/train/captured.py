@@ -7,6 +7,7 @@ once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -32,6 +33,8 @@ MOST_LAYOUTS = 4  # of what an augmentation takes; parts of a batch have two siz
 # `model` of configs whose captured trainings had, with --deterministic, the rows of eager ones by
 # the bit: the card, the date and the versions with which that was seen
 SEEN: dict[str, str] = {}
+# optimizers that neither keep a gradient for a later step nor give a weight another one
+LEAVES_GRADIENTS = ("adamw", "adam", "sgd", "lamb", "lion")
 STEPS, UPDATE, AUGMENTATION, EVALUATION = "steps", "update", "augmentation", "evaluation"
 Pool = Any  # torch's handle of the memory that graphs share
 
@@ -163,12 +166,12 @@ class CapturedTransform:
 class CapturedForward:
     """Computes logits in evaluations by a graph for each model and size of a batch.
 
-    The second evaluation captures; the first one is computed operation by operation.
+    The first batch of a size is computed operation by operation, and the second one captures.
     """
 
     def __init__(self, config: TrainConfig, captures: Captures) -> None:
         self.config, self.captures = config, captures
-        self.graphs: dict[Any, Graph | None] = {}  # None: seen once
+        self.graphs: dict[Any, Graph | None] = {}  # None: one batch was seen
 
     def __call__(self, model: nn.Module, images: Tensor) -> Tensor:
         """float32 (b, classes) of images (b, C, R, R), whose values the next call may replace."""
@@ -245,7 +248,8 @@ class CapturedStep:
         assert loss is not None
         of.team.add_up(of.model.parameters())
         if not self._update(lr):
-            of.apply(step, bad_step)
+            with self._lent_gradients():
+                of.apply(step, bad_step)
         elif not self.averages:
             of.ema.update(of.model, step)
         return of.team.sum(loss)
@@ -288,6 +292,20 @@ class CapturedStep:
         self.update.inputs[0].fill_(lr)
         self.update.graph.replay()
         return True
+
+    @contextmanager
+    def _lent_gradients(self) -> Iterator[None]:
+        """Gives an optimizer that may keep gradients copies, as each eager step has new ones: the
+        next replay writes those of the graphs.
+        """
+        lent = self.of.config.optimizer not in LEAVES_GRADIENTS
+        weights = list(self.of.model.parameters()) if lent else []
+        own = [weight.grad for weight in weights]
+        for weight, gradient in zip(weights, own, strict=True):
+            weight.grad = None if gradient is None else gradient.clone()
+        yield
+        for weight, gradient in zip(weights, own, strict=True):
+            weight.grad = gradient
 
     def _updated(self, lr: Tensor) -> Tensor:
         of, groups = self.of, self.of.optimizer.param_groups
