@@ -1,4 +1,4 @@
-"""Memory of the graphs of a training in parts, and captures with an earlier torch:
+"""Memory of the graphs of a training in parts, and captures of draws and with an earlier torch:
 DATA_ROOT OUT.json, on the null CUDA device.
 """
 
@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import sys
 import tempfile
 from collections.abc import Callable
@@ -13,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import configs
+import numpy as np
 import torch
 from torch import Tensor
 
 from vitscale.train import captured, loop
 from vitscale.train.captured import Graph
+from vitscale.train.device import seed_everything
 
 LAST = 5  # step before which a training ends; all of its graphs are captured by then
 Span = tuple[int, int]  # addresses
@@ -97,6 +100,26 @@ class EarlierContext(torch.cuda.graph):
         self.stream_ctx.__exit__(*error)
 
 
+def of_draws() -> dict[str, Any]:
+    """What is not captured of functions that draw on the host, and of those whether the same
+    numbers come next as without the attempt.
+    """
+    draws: dict[str, Callable[[], float]] = {
+        "python": random.random,
+        "numpy": np.random.normal,
+        "torch": lambda: torch.rand(()).item(),
+        "none": lambda: 1.0,
+    }
+    captures, x, again = captured.Captures(), torch.zeros(4, device="cuda"), {}
+    for name, draw in draws.items():
+        seed_everything(1)
+        expected = draw()
+        seed_everything(1)
+        graph = captures.graph(name, lambda x, draw=draw: x * draw(), x)
+        again[name] = graph is None and draw() == expected
+    return {"again": again, "left_out": captures.left_out}
+
+
 def of_earlier_torch() -> dict[str, Any]:
     """What is captured and why not, and whether the stream is the one from before."""
     torch.cuda.graph, stream = EarlierContext, torch.cuda.current_stream()  # type: ignore[misc]
@@ -111,7 +134,11 @@ def main() -> None:
     data_root, out = sys.argv[1:]
     torch.set_num_threads(1)
     torch.cuda.init()
-    found = {"memory": overwritten(Path(data_root)), "earlier": of_earlier_torch()}
+    found = {
+        "memory": overwritten(Path(data_root)),
+        "draws": of_draws(),
+        "earlier": of_earlier_torch(),
+    }
     Path(out).write_text(json.dumps(found))
 
 

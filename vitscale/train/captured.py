@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from vitscale.plan.config import TrainConfig
 from vitscale.train.batchnorm import has_batchnorm
+from vitscale.train.checkpoint import rng_state, set_rng_state
 from vitscale.train.evaluate import logits_of
 from vitscale.train.packed_copy import PackedCopy
 from vitscale.train.parts import reason_of
@@ -29,6 +30,7 @@ EAGER_STEPS = 3
 # alone ask for it
 CHECKS_INPUTS = False
 DEVICE = "cuda"  # that has graphs
+HOST = torch.device("cpu")
 MOST_LAYOUTS = 4  # of what an augmentation takes; parts of a batch have two sizes
 # `model` of configs whose captured trainings had, with --deterministic, the rows of eager ones by
 # the bit: the card, the date and the versions with which that was seen
@@ -104,16 +106,34 @@ class Captures:
         self.left_out: dict[str, str] = {}  # what is not captured, and why
 
     def graph(self, what: str, function: Callable[..., Tensor], *inputs: Tensor) -> Graph | None:
-        """As `capture`; None if that fails. Raises OutOfMemoryError."""
+        """As `capture`; None if that fails, or if the function draws from a generator of the host,
+        as a model of a user's own may: a graph would repeat what was drawn. Raises
+        OutOfMemoryError.
+        """
+        pool = self.images_pool if what == AUGMENTATION else self.pool
+        before = rng_state(HOST)
         try:
-            return capture(
-                function, inputs, self.images_pool if what == AUGMENTATION else self.pool
-            )
+            graph = capture(function, inputs, pool)
+            if not _are_equal(before, rng_state(HOST)):
+                raise RuntimeError("it draws random numbers on the host")
+            return graph
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
+            set_rng_state(before)  # the same numbers are drawn again, eagerly
             self.left_out[what] = reason_of(error)
             return None
+
+
+def _are_equal(state: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two states of the host's generators are the same."""
+    (_, keys, *rest), (_, other_keys, *other_rest) = state["numpy"], other["numpy"]
+    return bool(
+        state["python"] == other["python"]
+        and torch.equal(state["torch"], other["torch"])
+        and torch.equal(keys, other_keys)
+        and rest == other_rest
+    )
 
 
 class CapturedTransform:
