@@ -108,6 +108,7 @@ CASES: dict[str, TrainConfig] = {
 HOWS = ("eager", "captured", "compiled", "compiled, captured")
 COMPILED = (DEMO, "ViT-S, batch 256", "ResNet-50, batch 256")  # others take too long to compile
 WARM_UP = 12  # steps
+EQUAL_S = 150.0  # of a process that is waited for
 DEMO_STEPS = 620  # of a trial: 20 epochs of 31
 # Predictions for one H100, made before any run of this command: (part, case, how) -> what is
 # measured, from, to. Times are of a host that needs 33 microseconds per operation.
@@ -286,17 +287,25 @@ def equal(options: argparse.Namespace, clock: Clock) -> Iterator[Measured]:
         configs.write_set(Path(folder))
         num = max(1, min(8, (os.cpu_count() or 2) // 2, len(names)))
         command = [sys.executable, __file__, "--part-of", "equal", "--root", folder]
+        groups = [names[start::num] for start in range(num)]
         processes = [
             subprocess.Popen(
-                [*command, "--names", ";".join(names[start::num])],
-                stdout=subprocess.PIPE,
-                text=True,
+                [*command, "--names", ";".join(group)], stdout=subprocess.PIPE, text=True
             )
-            for start in range(num)
+            for group in groups
         ]
-        for process in processes:
-            for line in process.communicate()[0].splitlines():
-                yield json.loads(line)
+        try:
+            for process, group in zip(processes, groups, strict=True):
+                lines = process.communicate(timeout=EQUAL_S)[0].splitlines()
+                rows = [json.loads(line) for line in lines]
+                yield from rows
+                for name in group[len(rows) :]:
+                    why = f"its process ended with status {process.returncode}"
+                    yield {"case": name, "how": "captured", "failed": why}
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
 
 
 def one_equal(options: argparse.Namespace) -> None:

@@ -55,6 +55,7 @@ class Emulated:
             draws, of_model = self.step.draws, self.step.model.parameters()
             self.masks = draws.sent, draws.masks, draws.masks_bf16
             self.is_first = all(parameter.grad is None for parameter in of_model)
+        self.gradients: list[Tensor] = []  # in the memory of the graph
         self.output = torch.zeros(())
 
     def replay(self) -> None:
@@ -62,8 +63,22 @@ class Emulated:
             draws = self.step.draws
             draws.sent, draws.masks, draws.masks_bf16 = self.masks
             if self.is_first:  # its kernels write the gradients, those of later parts add to them
-                self.step.optimizer.zero_grad(set_to_none=True)
+                self._write_gradients(self.step)
+                return
         self.output.set_(self.function(*self.inputs))  # type: ignore[call-overload]
+
+    def _write_gradients(self, step: TrainingStep) -> None:
+        """Where the first replay has put them; weights keep the gradients that they have."""
+        weights = list(step.model.parameters())
+        theirs = [weight.grad for weight in weights]
+        step.optimizer.zero_grad(set_to_none=True)
+        self.output.set_(self.function(*self.inputs))  # type: ignore[call-overload]
+        if not self.gradients:
+            self.gradients = [weight.grad for weight in weights]  # type: ignore[misc]
+            return
+        for weight, gradient, their in zip(weights, self.gradients, theirs, strict=True):
+            gradient.copy_(weight.grad)  # type: ignore[arg-type]
+            weight.grad = their
 
 
 @pytest.fixture
@@ -148,6 +163,27 @@ def test_what_stays_outside_of_graphs_is_done_all_the_same(
     fields: dict[str, Any], failing_at: list[int], tmp_path: Path
 ) -> None:
     config = CONFIG.replace(**fields)
+    eager, _ = trained(tmp_path / "eager", config, capture=False)
+    assert trained(tmp_path / "captured", config) == (eager, "yes")
+
+
+class Keeps(torch.optim.SGD):
+    """SGD that adds half of the last gradient, which it keeps, and replaces the gradients."""
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for weight in group["params"]:
+                last = self.state[weight].get("last", torch.zeros_like(weight))
+                self.state[weight]["last"] = weight.grad
+                weight.grad = weight.grad + 0.5 * last
+        super().step()
+
+
+def test_an_optimizer_may_keep_and_replace_gradients(
+    failing_at: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "build_optimizer", lambda model, _: Keeps(model.parameters(), 0.1))
+    config = CONFIG.replace(optimizer="timm:mars", clip_norm=0.0)
     eager, _ = trained(tmp_path / "eager", config, capture=False)
     assert trained(tmp_path / "captured", config) == (eager, "yes")
 

@@ -211,6 +211,26 @@ def test_a_training_resumes_waits_for_nothing_and_leaves_no_memory(
     assert all(num >= bool(how) for num in graphs.values()), graphs
 
 
+def test_parts_keep_their_gradients_host_draws_are_eager_and_an_earlier_torch_captures(
+    null: dict[str, str], data_root: Path, tmp_path: Path
+) -> None:
+    """The graph of the images is launched again between the parts. Versions of torch from 2.11 on
+    are allowed.
+    """
+    found = run(
+        null, tmp_path / "out.json", "graphs.py", str(data_root), str(tmp_path / "out.json")
+    )
+    assert found["memory"].pop("used") > 100
+    assert found["memory"] == {"results": 34, "overwritten": 0}  # 32 gradients, 2 losses
+    # a graph would repeat what was drawn
+    assert found["draws"]["again"] == {"python": True, "numpy": True, "torch": True, "none": False}
+    assert set(found["draws"]["left_out"].values()) == {
+        "RuntimeError: it draws random numbers on the host"
+    }
+    assert found["earlier"].pop("left_out").keys() == {"waits"}
+    assert found["earlier"] == {"captured": True, "same_stream": True}
+
+
 @pytest.mark.parametrize("how", ["", "held", "loaders"])
 def test_a_training_that_is_told_to_end_is_saved(
     null: dict[str, str], data_root: Path, tmp_path: Path, how: str

@@ -4,6 +4,7 @@ and the statistics of gains against what is known.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import itertools
 import json
@@ -629,3 +630,17 @@ def test_the_benchmark_against_timm_trains_and_evaluates_both(tmp_path: Path) ->
     operations = [row["tera_flops"] / row["images_per_s"] for row in rows[:2]]
     # 6 operations for each parameter and token (Kaplan et al. 2020, table 1)
     assert operations == pytest.approx([6e-12 * 72_538 * 17] * 2, rel=0.1)
+
+
+def test_the_benchmark_of_a_gpu_names_trainings_whose_process_ends_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from benchmarks import gpu
+
+    (tmp_path / "ends.py").write_text("raise SystemExit(3)")
+    monkeypatch.setattr(gpu, "__file__", str(tmp_path / "ends.py"))
+    monkeypatch.setattr(gpu, "ON_GPU", True)
+    monkeypatch.setattr(gpu.configs, "write_set", lambda _: None)
+    found = list(gpu.equal(argparse.Namespace(quick=True), gpu.Clock(60)))
+    assert [row["case"] for row in found] == ["adamw", "adam"]
+    assert {row["failed"] for row in found} == {"its process ended with status 3"}

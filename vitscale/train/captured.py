@@ -7,6 +7,7 @@ once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from vitscale.plan.config import TrainConfig
 from vitscale.train.batchnorm import has_batchnorm
+from vitscale.train.checkpoint import rng_state, set_rng_state
 from vitscale.train.evaluate import logits_of
 from vitscale.train.packed_copy import PackedCopy
 from vitscale.train.parts import reason_of
@@ -28,10 +30,13 @@ EAGER_STEPS = 3
 # alone ask for it
 CHECKS_INPUTS = False
 DEVICE = "cuda"  # that has graphs
+HOST = torch.device("cpu")
 MOST_LAYOUTS = 4  # of what an augmentation takes; parts of a batch have two sizes
 # `model` of configs whose captured trainings had, with --deterministic, the rows of eager ones by
 # the bit: the card, the date and the versions with which that was seen
 SEEN: dict[str, str] = {}
+# optimizers that neither keep a gradient for a later step nor give a weight another one
+LEAVES_GRADIENTS = ("adamw", "adam", "sgd", "lamb", "lion")
 STEPS, UPDATE, AUGMENTATION, EVALUATION = "steps", "update", "augmentation", "evaluation"
 Pool = Any  # torch's handle of the memory that graphs share
 
@@ -66,18 +71,18 @@ class Graph(NamedTuple):
 def capture(function: Callable[..., Tensor], inputs: tuple[Tensor, ...], pool: Pool) -> Graph:
     """Captures a function of tensors on the GPU, without computing it.
 
-    The graph reads these tensors themselves. `pool` is that of all graphs of a training, which are
-    replayed one after another. Raises what the function raises, or the end of the capture.
+    The graph reads these tensors themselves. `pool` is shared by graphs that are replayed one after
+    another: memory that one of them needs only meanwhile may hold results of those captured later.
+    Raises what the function raises, or the end of the capture.
     """
     graph, failure = torch.cuda.CUDAGraph(), None
+    # an argument that torch 2.12 does not have
+    checks: dict[str, Any] = {"check_input_liveness": True} if CHECKS_INPUTS else {}
+    # threads that write checkpoints and pin memory go on meanwhile
+    context = torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local", **checks)
     try:
-        with torch.cuda.graph(
-            graph,
-            pool=pool,
-            # threads that write checkpoints and pin memory go on meanwhile
-            capture_error_mode="thread_local",
-            check_input_liveness=CHECKS_INPUTS,
-        ):
+        # earlier versions of torch stay on the stream of a capture whose end fails
+        with torch.cuda.stream(torch.cuda.current_stream()), context:
             try:
                 output = function(*inputs)
             except Exception as error:
@@ -93,19 +98,42 @@ def capture(function: Callable[..., Tensor], inputs: tuple[Tensor, ...], pool: P
 class Captures:
     """Captures the functions of a training and records those that cannot be captured."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_parts: int = 1) -> None:
         self.pool = new_pool()
+        # The images of a part of a batch come after the passes of earlier parts, whose gradients
+        # and losses must not lie where an earlier graph, that of the first images, has computed.
+        self.images_pool = self.pool if num_parts == 1 else new_pool()
         self.left_out: dict[str, str] = {}  # what is not captured, and why
 
     def graph(self, what: str, function: Callable[..., Tensor], *inputs: Tensor) -> Graph | None:
-        """As `capture`; None if that fails. Raises OutOfMemoryError."""
+        """As `capture`; None if that fails, or if the function draws from a generator of the host,
+        as a model of a user's own may: a graph would repeat what was drawn. Raises
+        OutOfMemoryError.
+        """
+        pool = self.images_pool if what == AUGMENTATION else self.pool
+        before = rng_state(HOST)
         try:
-            return capture(function, inputs, self.pool)
+            graph = capture(function, inputs, pool)
+            if not _are_equal(before, rng_state(HOST)):
+                raise RuntimeError("it draws random numbers on the host")
+            return graph
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
+            set_rng_state(before)  # the same numbers are drawn again, eagerly
             self.left_out[what] = reason_of(error)
             return None
+
+
+def _are_equal(state: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two states of the host's generators are the same."""
+    (_, keys, *rest), (_, other_keys, *other_rest) = state["numpy"], other["numpy"]
+    return bool(
+        state["python"] == other["python"]
+        and torch.equal(state["torch"], other["torch"])
+        and torch.equal(keys, other_keys)
+        and rest == other_rest
+    )
 
 
 class CapturedTransform:
@@ -158,12 +186,12 @@ class CapturedTransform:
 class CapturedForward:
     """Computes logits in evaluations by a graph for each model and size of a batch.
 
-    The second evaluation captures; the first one is computed operation by operation.
+    The first batch of a size is computed operation by operation, and the second one captures.
     """
 
     def __init__(self, config: TrainConfig, captures: Captures) -> None:
         self.config, self.captures = config, captures
-        self.graphs: dict[Any, Graph | None] = {}  # None: seen once
+        self.graphs: dict[Any, Graph | None] = {}  # None: one batch was seen
 
     def __call__(self, model: nn.Module, images: Tensor) -> Tensor:
         """float32 (b, classes) of images (b, C, R, R), whose values the next call may replace."""
@@ -197,7 +225,7 @@ class CapturedStep:
         self.update: Graph | None = None
         self.updates = not step.loss_scale.on and is_fused(step.optimizer)
         self.averages = step.ema.every == 1 and not step.ema.num_copied  # in the same graph
-        self.captures = Captures()
+        self.captures = Captures(len(step.positions))
         self.left_out = self.captures.left_out
         if step.device.type != DEVICE:
             self.left_out[STEPS] = "not on a GPU"
@@ -240,7 +268,8 @@ class CapturedStep:
         assert loss is not None
         of.team.add_up(of.model.parameters())
         if not self._update(lr):
-            of.apply(step, bad_step)
+            with self._lent_gradients():
+                of.apply(step, bad_step)
         elif not self.averages:
             of.ema.update(of.model, step)
         return of.team.sum(loss)
@@ -283,6 +312,20 @@ class CapturedStep:
         self.update.inputs[0].fill_(lr)
         self.update.graph.replay()
         return True
+
+    @contextmanager
+    def _lent_gradients(self) -> Iterator[None]:
+        """Gives an optimizer that may keep gradients copies, as each eager step has new ones: the
+        next replay writes those of the graphs.
+        """
+        lent = self.of.config.optimizer not in LEAVES_GRADIENTS
+        weights = list(self.of.model.parameters()) if lent else []
+        own = [weight.grad for weight in weights]
+        for weight, gradient in zip(weights, own, strict=True):
+            weight.grad = None if gradient is None else gradient.clone()
+        yield
+        for weight, gradient in zip(weights, own, strict=True):
+            weight.grad = gradient
 
     def _updated(self, lr: Tensor) -> Tensor:
         of, groups = self.of, self.of.optimizer.param_groups
