@@ -16,6 +16,7 @@ from vitscale.record.look_ledger import Look, add_look, read_ledger
 from vitscale.record.misclassified import Misclassified
 from vitscale.record.mlflow.place import given_uri, without_user
 from vitscale.record.outcome import Outcome
+from vitscale.record.provenance import provenance
 from vitscale.record.store import Store
 from vitscale.record.table import outcomes, take_tidy
 from vitscale.record.trial_links import FOLDER
@@ -58,7 +59,7 @@ def _facts(study: Study, store: Store) -> dict[str, str]:
     view = f"vitscale ui --store {shlex.quote(root)}"
     # absent in a bucket, and where the trials were copied into the store
     has_links = bool(store.study(study.slug).within(FOLDER).links())
-    from_wheel = command.startswith(("vitscale run ", "python -m vitscale run "))
+    from_wheel = provenance()["commit"].startswith("vitscale ")  # and its version
     return {
         "install": "pip install 'vitscale[train]'" if from_wheel else "make .venv/installed",
         "command": command,
