@@ -58,6 +58,8 @@ def test_the_block_of_the_guide_runs_and_draws(
 def test_files_of_a_report_are_the_tables_that_are_loaded(tmp_path: Path) -> None:
     store, study, read = stored(tmp_path / "runs")
     folder = draw(study, store, read)[0]
+    # trials that no start of the study has linked by arm: the page leads to no absent folder
+    assert "../trials/" not in folder.read("report.html").decode()
     after = vitscale.load(SLUG, store.root)
     assert f"{SLUG}, by the plan of its last start: {len(study.trials)} trials" in repr(after)
     assert after.study == study and list(after.tables) == list(study.tables)

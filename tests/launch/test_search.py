@@ -139,7 +139,8 @@ def test_more_points_extend_a_search_and_nothing_else_may_change(
 
 def test_points_that_give_no_config_are_never_recorded(tmp_path: Path) -> None:
     """Of widths and heads a third fit; every proposal that is kept does, and so does every
-    stand-in. A space in which one of 20 fits is refused with a law.
+    stand-in; the plan of a search that has begun has its points, and stand-ins only of others. A
+    space in which one of 20 fits is refused with a law.
     """
     space: dict[str, Any] = {
         "width": optuna.distributions.IntDistribution(16, 64, step=4),
@@ -163,6 +164,9 @@ def test_points_that_give_no_config_are_never_recorded(tmp_path: Path) -> None:
         assert Rounds(search, store).grow({})
     points = store.asked(search.slug)["points"]["a"]
     assert len(points) == 12 and all(p["width"] % p["heads"] == 0 for p in points)
+    plan = Rounds(dataclasses.replace(search, num=16), store).plan()
+    shapes = [(trial.config.width, trial.config.heads) for trial in plan.trials]
+    assert shapes[:12] == [(p["width"], p["heads"]) for p in points] and len(set(shapes)) == 16
     never = dataclasses.replace(
         search, spaces={"a": {"width": optuna.distributions.IntDistribution(17, 63, step=2)}}
     )

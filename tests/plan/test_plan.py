@@ -694,8 +694,8 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
         ["drop_path_rule == 'uniform' unless drop_path > 0 must hold", "drop_path=0.0"],
     ),
     (
-        {"model": "timm:resnet18", "depth": 8},
-        ["depth == 4 unless the model is vit must hold", "depth=8"],
+        {"model": "timm:resnet18", "width": 32, "depth": 8},
+        ["width == 64, depth == 4 unless the model is vit must hold", "width=32, depth=8"],
     ),
     (
         {"bce_targets": "present"},

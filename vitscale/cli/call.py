@@ -106,8 +106,7 @@ def _known_trials(made: Study | Search, store: Store, is_plan: bool) -> Study:
     """The study itself; of a search, that of the points so far."""
     if isinstance(made, Study):
         return made
-    if is_plan:
-        return made.stand_in()
     from vitscale.launch.optuna_search import Rounds
 
-    return Rounds(made, store).study()
+    rounds = Rounds(made, store)
+    return rounds.plan() if is_plan else rounds.study()

@@ -564,6 +564,8 @@ def _perform_search(search: Search, options: argparse.Namespace, goes_on: bool) 
             "--final-num must come with a study that tests something, but got a search "
             f"({FinalSize(options.final_num, {}).option})"
         )
+    from vitscale.launch.optuna_search import Rounds
+
     check_known_names(search.stand_in())
     check_parts(search.stand_in(), options.trust_parts, Store.at(options.store))
     search = with_costs(search)
@@ -572,41 +574,28 @@ def _perform_search(search: Search, options: argparse.Namespace, goes_on: bool) 
     _check_retrain(options)
     if options.plan:
         _check_data_root(stand_in, options)
-        if (whole := _asked_in_full(search, Store.at(options.store))) is not None:
-            plans.show(with_costs(whole), Store.at(options.store), options)
-            return EXIT_DONE
-        plans.show(stand_in, Store.at(options.store), options)
-        if not options.json:
+        rounds = Rounds(search, Store.at(options.store))
+        planned = with_costs(rounds.plan())
+        plans.show(planned, Store.at(options.store), options)
+        num = sum(len(points[: search.num]) for points in rounds.points.values())
+        if not options.json and num * len(search.seeds) < len(planned.trials):
+            which = f"{num} points are proposed; the others" if num else "The points"
             print(
-                "The points are stand-ins: this search draws its own at random, round by round."
+                f"{which} are stand-ins: this search draws its own at random, round by round."
                 if search.sampler == "random"
-                else "The points are random stand-ins: a search proposes its points round by "
-                "round, based on earlier results."
+                else f"{which} are random stand-ins: a search proposes its points round by round, "
+                "based on earlier results."
             )
         return EXIT_DONE
     plans.check_options(options)
     store = Store.at(options.store)
     if options.report:
         _check_something_done(stand_in, store)
-        from vitscale.launch.optuna_search import Rounds
-
         study = with_costs(Rounds(search, store).study())
         _say_other_plan(study, store)
         return report_only(study, store)
     check_installed("torch", "ray", "mlflow")
     return run(search, store, resources, Display, options.retrain_other_code, goes_on=goes_on)
-
-
-def _asked_in_full(search: Search, store: Store) -> Study | None:
-    """The study of all points of a search that has proposed them; None for another one."""
-    from vitscale.launch.optuna_search import Rounds
-
-    rounds = Rounds(search, store)
-    full = all(
-        len(points) >= search.num or arm in rounds.exhausted
-        for arm, points in rounds.points.items()
-    )
-    return rounds.study() if full else None
 
 
 def _check_retrain(options: argparse.Namespace) -> None:

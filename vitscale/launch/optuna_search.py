@@ -71,6 +71,10 @@ class Rounds:
             {arm: points[: self.search.num] for arm, points in self.points.items()}
         )
 
+    def plan(self) -> Study:
+        """As `study`, with random points in place of those that are still to be proposed."""
+        return self.search.stand_in(self.points, self.exhausted)
+
     def grow(self, read: Mapping[str, Outcome]) -> bool:
         """Proposes the next round, if one is due; returns whether there are new points.
 

@@ -416,15 +416,11 @@ def _model_laws(c: Fields) -> list[Law]:
     laws = [(f"model in ({names})", is_model, "model"), *_timm_laws(c)]
     if c.model == "vit":
         return laws + _vit_laws(c)
-    # ViT's fields have no effect on other models: one training would have two ids
-    return laws + [
-        (
-            f"{name} == {DEFAULTS[name]!r} unless the model is vit",
-            getattr(c, name) == DEFAULTS[name],
-            f"model {name}",
-        )
-        for name in VIT_ONLY
-    ]
+    # ViT's fields have no effect on other models: one training would have two ids. All of them in
+    # one line, since a base with a shape of ViT has several
+    given = [name for name in VIT_ONLY if getattr(c, name) != DEFAULTS[name]]
+    defaults = ", ".join(f"{name} == {DEFAULTS[name]!r}" for name in given)
+    return [*laws, (f"{defaults} unless the model is vit", not given, " ".join(("model", *given)))]
 
 
 # arguments of timm.create_model that other fields give, or that are no part of the model

@@ -180,21 +180,31 @@ class Search:
             ),
         )
 
-    def stand_in(self) -> Study:
-        """A study of random points with the same number and cost of trials, for printing a plan.
+    def stand_in(
+        self, proposed: Mapping[str, Sequence[Point]] | None = None, exhausted: Sequence[str] = ()
+    ) -> Study:
+        """A study of the points `proposed` and of random ones in place of the others, with the same
+        number and cost of trials, for printing a plan. Arms that are `exhausted` get no others.
 
         Raises ValueError for a space of which too few points give a config.
         """
-        return self.study({arm: self._lawful_sample(arm) for arm in self.spaces})
+        points = {arm: list((proposed or {}).get(arm, ()))[: self.num] for arm in self.spaces}
+        for arm, first in points.items():
+            if len(first) < self.num and arm not in exhausted:
+                first += self._lawful_sample(arm, first)
+        return self.study(points)
 
-    def _lawful_sample(self, arm: str) -> list[Point]:
+    def _lawful_sample(self, arm: str, first: Sequence[Point]) -> list[Point]:
+        """Random points to follow the `first` ones."""
+        needed, taken = self.num - len(first), set(map(str, first))
         for num in (self.num, min(TRIES * self.num, MAX_TRIALS)):
             drawn = sample(self.spaces[arm], num=num, seed=self.sampler_seed)
             whys = [self.why_not(arm, point) for point in drawn]
             lawful = [point for point, why in zip(drawn, whys, strict=True) if not why]
-            distinct = list({str(point): point for point in lawful}.values())
-            if len(distinct) >= self.num:
-                return distinct[: self.num]
+            by_text = {str(point): point for point in lawful}
+            distinct = [point for text, point in by_text.items() if text not in taken]
+            if len(distinct) >= needed:
+                return distinct[:needed]
         if len(lawful) >= self.num:  # the space has no more points
             return distinct
         raise ValueError(

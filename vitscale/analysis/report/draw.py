@@ -16,8 +16,10 @@ from vitscale.record.look_ledger import Look, add_look, read_ledger
 from vitscale.record.misclassified import Misclassified
 from vitscale.record.mlflow.place import given_uri, without_user
 from vitscale.record.outcome import Outcome
+from vitscale.record.provenance import provenance
 from vitscale.record.store import Store
 from vitscale.record.table import outcomes, take_tidy
+from vitscale.record.trial_links import FOLDER
 from vitscale.record.workdir import Damaged, Workdir
 
 
@@ -55,12 +57,14 @@ def _facts(study: Study, store: Store) -> dict[str, str]:
     command = store.plan(study.slug).get("command", "")
     is_served, root = given_uri().startswith("http"), str(store.root)
     view = f"vitscale ui --store {shlex.quote(root)}"
-    from_wheel = command.startswith(("vitscale run ", "python -m vitscale run "))
+    # absent in a bucket, and where the trials were copied into the store
+    has_links = bool(store.study(study.slug).within(FOLDER).links())
+    from_wheel = provenance()["commit"].startswith("vitscale ")  # and its version
     return {
         "install": "pip install 'vitscale[train]'" if from_wheel else "make .venv/installed",
         "command": command,
         "store": root,
-        "trials": f"{root}/studies/{study.slug}/trials" if "://" in root else "../trials/",
+        "trials": f"../{FOLDER}/" if has_links else f"{root}/trials",
         "MLflow": without_user(given_uri()) if is_served else view,
     }
 

@@ -37,7 +37,7 @@ class Contents:
         self._color_of_arm = self.colors(study) if self.colors else {}
         self.params = Params(study.measured)
         varying = self.params.varying(study.trials)
-        self.varying = frozenset({"arm", "point", *pages.axes(study), *varying})
+        self.varying = frozenset({"arm", "point", *pages.axes(study.trials), *varying})
         first = self.params.of(study.trials[0])
         self.shared = {name: value for name, value in first.items() if name not in self.varying}
 

@@ -16,6 +16,7 @@ from vitscale.plan.config import TrainConfig
 from vitscale.plan.escape import in_markdown
 from vitscale.plan.laws import FREE
 from vitscale.plan.study import Study
+from vitscale.plan.trial import Trial
 
 TRIALS, CURVES, ARMS = "vitscale-trials", "vitscale-curves", "vitscale-arms"
 _LINKS = {
@@ -56,11 +57,18 @@ def tags(views: Mapping[str, Mapping[str, object]], created_ms: int) -> dict[str
 
 
 def trial_views(study: Study) -> dict[str, dict[str, Any]]:
-    """Views of the trials: results over the axes, and learning curves grouped by arm."""
-    result, params = f"metrics.`{result_of(study)}`", axes(study)
-    columns = ["tags.`vitscale.status`", *(f"params.`{name}`" for name in params), result]
+    """Views of the trials: results over the axes, of all trials and by optimizer if there are
+    several, whose lr and wd are not on one scale; and learning curves grouped by arm.
+    """
     role = f"tags.`vitscale.role` = 'trial' and {_PLANNED}"
-    trials = _view("Trials", role, result, columns, _relations(params, result_of(study)))
+    by_optimizer: dict[str, list[Trial]] = {}
+    for trial in study.trials:
+        by_optimizer.setdefault(str(trial.config.axis("optimizer")), []).append(trial)
+    several = len(by_optimizer) > 1
+    views = {TRIALS: _trials(study, "Trials", role, study.trials, not several)}
+    for i, (name, trials) in enumerate(by_optimizer.items() if several else ()):
+        of_one = f'{role} and params.`optimizer` = "{name}"'
+        views[f"{TRIALS}-{i}"] = _trials(study, f"Trials, {name}", of_one, trials)
     metrics = (study.metric, *study.trials[0].config.also_charted)
     curves = {"One line per trial": [_line(metric) for metric in metrics]}
     # no column of the result: MLflow would show the mean of a group without its spread
@@ -68,7 +76,17 @@ def trial_views(study: Study) -> dict[str, dict[str, Any]]:
     keys = [{"mode": "param", "groupByData": "arm"}]
     grouping = {"aggregateFunction": "average", "groupByKeys": keys}
     by_arm["state"] |= {"groupBy": grouping, "useGroupedValuesInCharts": False}
-    return {TRIALS: trials, CURVES: by_arm}
+    return {**views, CURVES: by_arm}
+
+
+def _trials(
+    study: Study, name: str, filter_string: str, trials: Sequence[Trial], contour: bool = True
+) -> dict[str, Any]:
+    """The view of some of the trials, with their own axes."""
+    result, params = result_of(study), axes(trials)
+    order, shown = f"metrics.`{result}`", [f"params.`{param}`" for param in params]
+    columns = ["tags.`vitscale.status`", *shown, order]
+    return _view(name, filter_string, order, columns, _relations(params, result, contour))
 
 
 def arm_view(names: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -90,28 +108,30 @@ def result_of(study: Study) -> str:
     return f"{metric.result}_{metric.name}"
 
 
-def axes(study: Study) -> list[str]:
+def axes(trials: Sequence[Trial]) -> list[str]:
     """The params for axes: the arm, and those that vary within arms, or else between arms; both
     if names of arms are too many or too long to be read, and no arm if they are too many.
     """
-    configs = {arm: [t.config for t in study.trials if t.arm.name == arm] for arm in study.arms}
+    configs: dict[str, list[TrainConfig]] = {}
+    for trial in trials:
+        configs.setdefault(trial.arm.name, []).append(trial.config)
     within = _varying(*configs.values())
     many = len(configs) > MAX_LABELS
     are_read = not many and max(map(len, configs)) <= MAX_LABELS
-    names = within if within and are_read else _not_derived(study)
-    positive = all(trial.config.wd > 0 for trial in study.trials)
+    names = within if within and are_read else _not_derived(trials)
+    positive = all(trial.config.wd > 0 for trial in trials)
     logs = LOGS if positive else {"lr": LOGS["lr"]}
     params = ["arm"] * (not many) + [logs.get(name, name) for name in names]
     return params[: MAX_AXES * MAX_PLOTS]
 
 
-def _not_derived(study: Study) -> list[str]:
+def _not_derived(trials: Sequence[Trial]) -> list[str]:
     """The fields that vary, without those that another one decides, as `width` decides `heads`, and
     without those that are empty in a trial, which MLflow would leave out of the plot; lr and wd are
     last, for which deciding would be chance.
     """
-    names = _varying([trial.config for trial in study.trials])
-    columns = {name: [trial.config.axis(name) for trial in study.trials] for name in names}
+    names = _varying([trial.config for trial in trials])
+    columns = {name: [trial.config.axis(name) for trial in trials] for name in names}
     kept: list[str] = []
     for name in (name for name in names if name not in LOGS and "" not in columns[name]):
         pairs = [(other, set(zip(columns[other], columns[name], strict=True))) for other in kept]
@@ -241,14 +261,18 @@ def _section(title: str, charts: Sequence[Mapping[str, object]]) -> dict[str, ob
     return {**section, "columns": num_columns, "cardHeight": CARD_HEIGHT}
 
 
-def _relations(params: Sequence[str], result: str) -> dict[str, list[dict[str, object]]]:
-    """Parallel coordinates of all axes; the result over each logarithm, and over both."""
+def _relations(
+    params: Sequence[str], result: str, contour: bool
+) -> dict[str, list[dict[str, object]]]:
+    """Parallel coordinates of all axes; the result over each logarithm, and over both if `contour`,
+    which has no color left for the arm.
+    """
     metric = {"key": result, "type": "METRIC"}
     logs = [{"key": name, "type": "PARAM"} for name in params if name in LOGS.values()]
     plots: list[dict[str, object]] = [
         {"type": "SCATTER", "xaxis": log, "yaxis": metric} for log in logs
     ]
-    if len(logs) == 2:
+    if contour and len(logs) == 2:
         plots.append({"type": "CONTOUR", "xaxis": logs[0], "yaxis": logs[1], "zaxis": metric})
     parts = [params[i : i + MAX_AXES] for i in range(0, len(params), MAX_AXES)]
     lines = {"One line per trial": [_parallel(part, [result]) for part in parts]}
