@@ -69,4 +69,4 @@ def tuned_values(scale: str) -> tuple[dict[tuple[str, str], tuple[float, float]]
         )
     space, name = SPACES[scale], {fields["optimizer"]: label for label, fields in FIELDS.items()}
     pairs: Mapping[tuple[str, str], tuple[float, float]] = {**space.OPTIMA, **optima(found)}
-    return {(model, name[of]): values for (model, of), values in pairs.items()}, in_words(found)
+    return {(model, name[kind]): values for (model, kind), values in pairs.items()}, in_words(found)

@@ -50,7 +50,7 @@ def at_width(fields: Mapping[str, Any], factor: float) -> Fields:
     """
     scaled = {name: round(fields[name] * factor) for name in ("width", "heads")}
     if "stem_channels" in fields:
-        channels = (round(int(of) * factor) for of in fields["stem_channels"].split("-"))
+        channels = (round(int(width) * factor) for width in fields["stem_channels"].split("-"))
         scaled["stem_channels"] = "-".join(map(str, channels))
     return {**fields, **scaled}
 
@@ -117,12 +117,12 @@ def table_2() -> Scale:
     for epochs in LENGTHS:
         for size in ("1GF", "4GF", "18GF", "36GF"):
             conv, patchify = f"ViT_C-{size}", f"ViT_P-{size}"
-            of = (conv, patchify), (conv, nearest(conv)), (patchify, nearest(patchify))
-            pairs += [(names[a, epochs], names[b, epochs]) for a, b in of]
+            compared = (conv, patchify), (conv, nearest(conv)), (patchify, nearest(patchify))
+            pairs += [(names[a, epochs], names[b, epochs]) for a, b in compared]
     return Scale(
         arms=arms,
         panels={
-            f"{epochs} epochs": tuple(name for (_, of), name in names.items() if of == epochs)
+            f"{epochs} epochs": tuple(name for (_, n), name in names.items() if n == epochs)
             for epochs in LENGTHS
         },
         pairs=tuple(pairs),

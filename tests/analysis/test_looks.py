@@ -376,7 +376,7 @@ def test_information_is_that_of_the_pair(
     ]
     claimed = np.zeros(sims, dtype=bool)
     for i, n in enumerate(schedule):
-        means = [of[:, :num].mean(1) for of, num in zip(runs, n, strict=True)]
+        means = [values[:, :num].mean(1) for values, num in zip(runs, n, strict=True)]
         z = (means[0] - means[1]) / np.sqrt(sum(1 / num for num in n))
         p = 2 * scipy.stats.norm.sf(abs(z))
         placed = replace(place(Ledger(tuple(looks[:i])), looks[i]), n=1e6)  # no allowance for t

@@ -250,12 +250,12 @@ def test_a_table_of_resolutions_has_its_rows_and_their_parents(
     study = plan("finetune", "imagenet", item=item)
     check(study)
     tuned = [trial.config for trial in study.trials if trial.config.init_from]
-    of = {config.id: config for config in trainings(study).values()}
+    configs = {config.id: config for config in trainings(study).values()}
     assert len({config.init_from for config in tuned}) == parents and len(tuned) == children
     assert study.printed.keys() == {"val", "v2", "real"}
     assert all(set(errors) == set(study.arms) for errors in study.printed.values())
     for config in tuned:  # section 6.3.6
-        parent = of[config.init_from]
+        parent = configs[config.init_from]
         changed = {name for name, x in config.asdict().items() if x != parent.asdict()[name]}
         assert (config.lr, config.wd, config.batch_size, config.repeats) == (1e-5, 0.1, 512, 1)
         assert config.epochs == (25 if item == "thesis_3_10" else 20)
@@ -278,8 +278,8 @@ def test_ingredients_share_the_trainings_of_the_texts_that_other_studies_have() 
     script_of = script("recipe_ingredients").study
     shared = {"depth_vs_width": 1, "optimizer_stability": 5, "duration": 3}
     shared["recipe_vs_architecture"] = 1
-    of = ids(plan("recipe_ingredients", "imagenet"))
-    assert {name: len(of & ids(plan(name, "imagenet"))) for name in shared} == shared
+    trial_ids = ids(plan("recipe_ingredients", "imagenet"))
+    assert {name: len(trial_ids & ids(plan(name, "imagenet"))) for name in shared} == shared
     figure = script_of("imagenet", item="xiao_figure_10")
     ours = ids(plan("training_length", "imagenet"))
     assert (len(figure.trials), len(ids(figure) & ours)) == (2 * 2 * 2 * 4, 16)
@@ -321,10 +321,10 @@ def test_each_item_of_vit_design_is_a_study_of_its_own() -> None:
         "positions": 8, "pooling": 3, "heads": 8, "token": 13, "shapes": 14,
     }  # fmt: skip
     items = {item: plan("vit_design", "imagenet", item=item) for item in printed}
-    assert {item: len(of.trials) for item, of in items.items()} == printed
-    assert len({of.slug for of in (whole, *items.values())}) == 6
-    for of in (items["positions"], items["pooling"], items["shapes"]):  # Table 3, JFT-300M
-        config = of.trials[0].config
+    assert {item: len(part.trials) for item, part in items.items()} == printed
+    assert len({part.slug for part in (whole, *items.values())}) == 6
+    for part in (items["positions"], items["pooling"], items["shapes"]):  # Table 3, JFT-300M
+        config = part.trials[0].config
         assert (config.lr, config.wd, config.decay, config.dropout) == (8e-4, 0.1, "linear", 0.0)
         assert (config.batch_size, config.clip_norm, config.resolution) == (4096, 0.0, 224)
     errors = whole.printed["val"]  # 100 - top-1 of Tables 3.21 and 3.13
@@ -347,9 +347,9 @@ def test_architectures_share_cells_with_two_studies() -> None:
 
 def test_architectures_of_the_thesis_have_all_of_one_recipe_that_a_law_allows() -> None:
     """Tables 6.1 and 6.14: what differs from ViT of that size is the model's own."""
-    of = {trial.arm.name: trial.config for trial in plan("architectures", "imagenet").trials}
-    for name, config in of.items():
-        vit = of["ViT-S" if name.endswith("S") else "ViT-B"].asdict()
+    configs = {trial.arm.name: trial.config for trial in plan("architectures", "imagenet").trials}
+    for name, config in configs.items():
+        vit = configs["ViT-S" if name.endswith("S") else "ViT-B"].asdict()
         differ = {field for field, value in config.asdict().items() if value != vit[field]}
         assert differ <= {"model", "timm_args", *VIT_ONLY}
         assert (config.epochs, config.drop_path) == (400, 0.0 if name.endswith("S") else 0.1)
@@ -423,7 +423,7 @@ def test_hmlp_costs_less_than_1_percent_and_convolutions_about_a_block() -> None
         name: complexity(TrainConfig(**{**base, **fields})).flops
         for name, fields in demo.STEMS.items()
     }
-    above = {name: of / flops["patchify"] - 1 for name, of in flops.items()}
+    above = {name: count / flops["patchify"] - 1 for name, count in flops.items()}
     assert 0 < above["hMLP"] == above["hMLP LN"] < 0.001 and above["patchify BN"] == 0
     assert [round(above[name], 2) for name in ("Graham", "conv", "patchify, 4 blocks")] == [
         0.23,

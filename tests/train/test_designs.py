@@ -74,7 +74,7 @@ def test_class_blocks_are_those_of_cait(layerscale: float) -> None:
         state = ours.state_dict()
         for part in ("weight", "bias"):
             three = state.pop(f"attn.qkv.{part}").chunk(3)
-            state |= {f"attn.{name}.{part}": of for name, of in zip("qkv", three, strict=True)}
+            state |= {f"attn.{name}.{part}": w for name, w in zip("qkv", three, strict=True)}
         for number in (1, 2):
             state[f"gamma_{number}"] = state.pop(f"ls{number}.gamma", torch.ones(16))
         theirs.load_state_dict(state)
@@ -259,4 +259,4 @@ def test_a_distillation_token_is_that_of_deit() -> None:
         probs = sum(head.softmax(1) for head in heads) / 2
         torch.testing.assert_close(ours.eval()(images).exp(), probs, rtol=1e-4, atol=1e-7)
     jax = build_model(config.replace(weight_init="jax"))
-    assert not any(of.any() for name, of in jax.named_parameters() if name.startswith("head"))
+    assert not any(p.any() for name, p in jax.named_parameters() if name.startswith("head"))

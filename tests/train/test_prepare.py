@@ -357,7 +357,7 @@ IN_VAL = {"cat/9.png", "cat/1.png", "dog/2.png", "owl/0.png"}
 
 def unsplit(folder: Path, *, backwards: bool) -> Path:
     """Gray images CLASS/i.png, written in one order or the other."""
-    names = [f"{of_class}/{i}.png" for of_class, of in UNSPLIT.items() for i in of]
+    names = [f"{of_class}/{i}.png" for of_class, files in UNSPLIT.items() for i in files]
     for name in reversed(names) if backwards else names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         Image.new("L", (9, 9), len(name)).save(folder / name)

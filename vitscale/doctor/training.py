@@ -132,9 +132,11 @@ def fp32(machine: Machine) -> Finding:
     return both(
         *(
             compared(
-                reference("cpu", config), reference(machine.device, config), f"{of}on GPU and CPU"
+                reference("cpu", config),
+                reference(machine.device, config),
+                f"{label}on GPU and CPU",
             )
-            for config, of in MODELS
+            for config, label in MODELS
         )
     )
 
@@ -145,10 +147,10 @@ def precision(name: str, machine: Machine) -> Finding:
         compared(
             reference("cpu", config),
             losses(config.replace(precision=name), machine),
-            f"{of}in {name} and in fp32 on the CPU",
+            f"{label}in {name} and in fp32 on the CPU",
             BOUNDS[name],
         )
-        for config, of in MODELS
+        for config, label in MODELS
     )
     if vit.verdict == "pass" and float(vit.values["gap"]) <= BOUNDS["fp32"]:
         vit = failed(f"{vit.detail}, as in fp32: {name} was not used")
@@ -244,10 +246,10 @@ def as_found(
     parts, same = [], True
     for number, name in enumerate(names, 1):
         gaps = [
-            gap([row["train_loss"] for row in of[0]], [row["train_loss"] for row in of[number]])
-            for of in runs
+            gap([row["train_loss"] for row in run[0]], [row["train_loss"] for row in run[number]])
+            for run in runs
         ]
-        equal = all(without_times(of[0]) == without_times(of[number]) for of in runs)
+        equal = all(without_times(run[0]) == without_times(run[number]) for run in runs)
         same &= equal
         parts.append(
             f"{name} {'equal by the bit' if equal else f'differ, losses by {max(gaps):.1e}'}"

@@ -191,8 +191,8 @@ def recipe_interaction(plan: Plan) -> Iterator[Comparison]:
     ]
     seen = set()
     for comparison in (
-        *(of for square in squares for of in _square(plan, arms, *square)),
-        *(of for square in squares for of in _across_sets(plan, arms, *square)),
+        *(effect for square in squares for effect in _square(plan, arms, *square)),
+        *(effect for square in squares for effect in _across_sets(plan, arms, *square)),
     ):
         key = comparison.on, comparison.about["effect"]
         if key not in seen:  # a simple effect belongs to the squares of several recipes

@@ -35,11 +35,11 @@ def settled(own: str | Mapping[str, Scalar], parts: Mapping[str, str]) -> str:
             raise ValueError(f"{law}, but got ({shown(name)}={shown(value)})")
     signatures = {field: signature(field, part) for field, part in parts.items()}
     accepted: dict[str, Any] = {}
-    for of in signatures.values():
-        accepted.update(of or {})
+    for params in signatures.values():
+        accepted.update(params or {})
     if values and not parts:
         raise ValueError(f"own must come with a part, but got (own={shown(own)})")
-    if any(of is None for of in signatures.values()):
+    if any(params is None for params in signatures.values()):
         return own_text(values)  # checked where the source is
     whose = ", ".join(map(name_of, parts.values()))
     mine = _mine(accepted)
@@ -81,5 +81,5 @@ def arguments(own: str, parts: Mapping[str, str]) -> dict[str, Scalar]:
     accepted: dict[str, Any] = {}
     for field, part in parts.items():
         accepted.update(signature(field, part) or {})
-    defaults = {n: of for n, of in _mine(accepted).items() if type(of) in (int, float, bool, str)}
+    defaults = {n: x for n, x in _mine(accepted).items() if type(x) in (int, float, bool, str)}
     return {**defaults, **read_own(own)}

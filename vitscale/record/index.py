@@ -180,7 +180,7 @@ def _column(file: pq.ParquetFile, name: str) -> pa.ChunkedArray:
 
 
 def _entry(trial_id: str, state: FileState, outcome: Outcome) -> dict[str, Any]:
-    rows = Rows.of(outcome.rows)
+    rows = Rows.pack(outcome.rows)
     return {
         "trial": trial_id,
         "num_bytes": state.num_bytes,

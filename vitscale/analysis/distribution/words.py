@@ -156,7 +156,7 @@ def _estimates(row: pd.Series, key: str, metric: Metric) -> str:
 
 
 def _estimate(row: pd.Series, key: str) -> str:
-    point, low, high = (fixed(of, 0) for of in interval_of(row, key))
+    point, low, high = (fixed(value, 0) for value in interval_of(row, key))
     return f"{point}% [{low}, {high}]"
 
 

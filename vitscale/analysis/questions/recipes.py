@@ -124,8 +124,8 @@ def rank_agreement(results: Results) -> pd.DataFrame:
     equal. `same` and `reversed` are pairs that are shown so, `open` the others.
     """
     rows = []
-    for name, of in winners(results.once(recipe_interaction)).groupby("evaluation", sort=False):
-        by_recipe = dict(list(of.groupby("recipe", sort=False)))
+    for name, on_set in winners(results.once(recipe_interaction)).groupby("evaluation", sort=False):
+        by_recipe = dict(list(on_set.groupby("recipe", sort=False)))
         for one, other in combinations(by_recipe, 2):
             both = by_recipe[one].merge(by_recipe[other], on=["a", "b"], suffixes=("", "_b"))
             order = np.sign(both["difference"]) * np.sign(both["difference_b"])
@@ -171,7 +171,7 @@ def sentences(results: Results) -> list[str]:
         what = "Two architectures under a recipe", "Interactions of recipe and architecture"
         counted = zip((simple, crossed), what, strict=True)
         return [
-            *(line for of in counted for line in verdicts(results, *of)),
+            *(line for entry in counted for line in verdicts(results, *entry)),
             f"{verdict[0].upper()}{verdict[1:]}.",
         ]
     parts = [

@@ -129,9 +129,9 @@ def to_latex(table: pd.DataFrame, name: str, caption: str, metric: Metric | None
     return "".join(f"% {line}\n" for line in comments) + made
 
 
-def _latex_cell(text: str) -> str:
+def _latex_cell(text: object) -> str:
     """A cell; one that begins as an option of the \\\\ before it would is kept apart from it."""
-    return "{}" * text.startswith(("[", "*")) + in_latex(text)
+    return "{}" * str(text).startswith(("[", "*")) + in_latex(str(text))
 
 
 def _is_number(cell: str) -> bool:

@@ -131,9 +131,9 @@ def _by_law(cells: Grid, one: Law) -> Iterator[dict[str, object]]:
 
 def _by_cells(cells: Grid, family: str) -> Iterator[dict[str, object]]:
     index = cells.frame.index[(cells.frame["family"] == family) & cells.usable].to_numpy()
-    of = cells.frame.loc[index]
-    flops, params = of["training_flops"].to_numpy(float), of["params"].to_numpy(float)
-    samples = of["samples"].to_numpy(float)
+    frame = cells.frame.loc[index]
+    flops, params = frame["training_flops"].to_numpy(float), frame["params"].to_numpy(float)
+    samples = frame["samples"].to_numpy(float)
     for budget in _budgets(flops):
         affordable = flops <= budget * (1 + 1e-9)
         if not affordable.any():
@@ -237,8 +237,8 @@ def scaling_crossing_at_cost(results: Results) -> pd.DataFrame:
 
 def _crossing_row(cells: Grid, a: Law, b: Law) -> dict[str, object]:
     costs = [_whole_trainings(cells, one) for one in (a, b)]
-    low = max(of.per_sample[0] for of in costs)
-    high = min(of.per_sample[-1] for of in costs)
+    low = max(cost.per_sample[0] for cost in costs)
+    high = min(cost.per_sample[-1] for cost in costs)
     row: dict[str, object] = {"a": a.family, "b": b.family, "least_flops": low}
     row["greatest_flops"] = high
     if not low < high:

@@ -89,7 +89,7 @@ class Grid:
     @property
     def at_edge(self) -> np.ndarray:
         """(cells,) whether the lr lies at an end of its grid."""
-        last = np.array([len(of) - 1 for of in self.lrs])
+        last = np.array([len(tried) - 1 for tried in self.lrs])
         return (last > 0) & ((self.chosen.lr == 0) | (self.chosen.lr == last))
 
     @property
@@ -407,8 +407,8 @@ def _misfit(cells: Grid, one: Law) -> tuple[float, float]:
     """
     if cells.noise is None:
         return np.nan, np.nan
-    of = cells.runs
-    runs = Runs(of.choosing[one.index], of.reported[one.index], of.diverged[one.index])
+    every = cells.runs
+    runs = Runs(every.choosing[one.index], every.reported[one.index], every.diverged[one.index])
     return misfit(one, cells.chosen.error[one.index], runs, cells.noise.of_cells(one.index))
 
 

@@ -159,10 +159,10 @@ def forecast_sentences(results: Results) -> list[str]:
     """How the held-out cells came out."""
     table = results.once(scaling_forecast)
     sentences = []
-    for family, of in table[table["kind"] == "held out"].groupby("family", sort=False):
-        scored = of[of["inside"] != ""]
+    for family, rows in table[table["kind"] == "held out"].groupby("family", sort=False):
+        scored = rows[rows["inside"] != ""]
         diverged = int(scored["measured"].isna().sum())
-        above = of[of["measured"] > 0]
+        above = rows[rows["measured"] > 0]
         ratio = np.exp(np.log(above["measured"] / above["predicted"]).mean())
         result = (
             f"{int((scored['inside'] == 'yes').sum())} of {len(scored)} inside their 95% intervals"
@@ -173,14 +173,14 @@ def forecast_sentences(results: Results) -> list[str]:
             + ", ".join(
                 f"{results.metric.number(row['predicted'])}"
                 f"{_ends(row, 'predicted', _digits(results.metric))}"
-                for _, row in of.iterrows()
+                for _, row in rows.iterrows()
             )
             + f" {results.metric.unit}"
         )
         level = f"; measured over predicted: {ratio:.2f}" if np.isfinite(ratio) else ""
         sentences.append(
-            f"Forecast of the largest {of['axes'].iloc[0].split()[0]} of {family} from the "
-            f"others, {of['times'].iloc[0]:.1f} times the next: {result}{level}."
+            f"Forecast of the largest {rows['axes'].iloc[0].split()[0]} of {family} from the "
+            f"others, {rows['times'].iloc[0]:.1f} times the next: {result}{level}."
         )
     for family, one in results.once(widest).items():
         if why := tables.lr_limits(results.once(grid), one):
@@ -222,13 +222,13 @@ def optimum_sentences(results: Results) -> list[str]:
     table = results.once(scaling_optimum)
     if table.empty:
         return []
-    for family, of in table.groupby("family", sort=False):
-        budgets = of["training_flops"]
+    for family, rows in table.groupby("family", sort=False):
+        budgets = rows["training_flops"]
         span = f"{budgets.min():.2g} to {budgets.max():.2g} multiply-adds"
-        inside = of[of["optimum"] != compute.NONE]
+        inside = rows[rows["optimum"] != compute.NONE]
         if inside.empty:
             sentences.append(
-                f"Compute-optimal size of {family}: none within the range at any of {len(of)} "
+                f"Compute-optimal size of {family}: none within the range at any of {len(rows)} "
                 f"budgets, {span}; the best is the largest or smallest size that was tried."
             )
             continue
@@ -242,7 +242,7 @@ def optimum_sentences(results: Results) -> list[str]:
         sentences.append(
             f"{OPTIMUM[row['by']]} of {family} at {row['training_flops']:.2g} multiply-adds: "
             f"{size} M parameters for {samples} samples (by its {row['by']}{sure}); {len(inside)} "
-            f"of {len(of)} budgets from "
+            f"of {len(rows)} budgets from "
             f"{span} have an optimum within the range."
         )
     return sentences
