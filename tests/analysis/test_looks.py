@@ -173,8 +173,8 @@ def test_an_interval_by_betting_covers_at_every_look(name: str) -> None:
         "scores": (rng.beta(5, 1, (sims, n)), 5 / 6),
         "constant": (np.full((1, n), 0.3), 0.3),
     }[name]
-    ever = log_capital(values, np.array(mean), 0.05).max(axis=(1, 2)) >= np.log(20)
-    assert ever.mean() <= 0.05 + limit(0.05, sims)
+    rejected = log_capital(values, np.array(mean), 0.05).max(axis=(1, 2)) >= np.log(20)
+    assert rejected.mean() <= 0.05 + limit(0.05, sims)
     for row in values[:20]:
         ends = np.array([interval(row[:k]) for k in (4, 16, n)])
         assert (np.diff(ends[:, 0]) >= 0).all() and (np.diff(ends[:, 1]) <= 0).all()

@@ -294,13 +294,9 @@ def test_a_function_that_makes_no_study_is_refused(
 def test_a_study_without_its_keywords_is_refused() -> None:
     for without in ("name", "trials"):
         rest = {name: value for name, value in GOOD.items() if name != without}
-        with pytest.raises(
-            ValueError, match=rf"the keywords of a Study must be .* but got \(without {without}\)$"
-        ):
+        with refusing(f"(without {without})"):
             Study(**rest)
-    with pytest.raises(
-        ValueError, match=r"but got \(without kind, name, scale, question, source, trials\)$"
-    ):
+    with refusing("(without kind, name, scale, question, source, trials)"):
         Study("a", "b")  # type: ignore[misc]
     with pytest.raises(ValueError, match=r"but got \(positional \('a',\)\)$"):
         Study("a", **GOOD)  # type: ignore[misc]

@@ -288,7 +288,7 @@ def test_a_set_that_was_begun_otherwise_is_left_alone(source: Path, tmp_path: Pa
     prepare(request(source, tmp_path))
     with refusing("skip_unreadable=True"):
         prepare(request(source, tmp_path, skip_unreadable=True))
-    with pytest.raises(ValueError, match=r"a split must be one of train, val, but got \(v2\)"):
+    with refusing("(v2)"):
         prepare(request(source, tmp_path / "v2", splits=("v2",)))
 
 

@@ -52,13 +52,13 @@ class Graph(NamedTuple):
 
     def fits(self, *inputs: Tensor) -> bool:
         pairs = zip(self.inputs, inputs, strict=True)
-        return all(ours.shape == its.shape and ours.dtype == its.dtype for ours, its in pairs)
+        return all(ours.shape == given.shape and ours.dtype == given.dtype for ours, given in pairs)
 
     def replay(self, *inputs: Tensor) -> Tensor:
         """The output, whose values the next replay replaces."""
-        for ours, its in zip(self.inputs, inputs, strict=True):
-            if ours is not its:
-                ours.copy_(its, non_blocking=True)
+        for ours, given in zip(self.inputs, inputs, strict=True):
+            if ours is not given:
+                ours.copy_(given, non_blocking=True)
         self.graph.replay()
         return self.output
 
