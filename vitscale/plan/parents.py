@@ -19,6 +19,7 @@ from typing import Any
 
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import has_closed_form
+from vitscale.plan.laws import VIT_ONLY
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.trial import Plan, Trial
 
@@ -36,30 +37,10 @@ OF_LENGTH = (
 
 AT_END = -1  # in place of a step: the end of the training
 # fields of the model that a child shares with its parent: the shapes of its weights
+NOT_SHARED = ("stem_norm", "weight_init", "dropout")
 OF_MODEL = (
-    "model",
-    "own",
-    "timm_args",
-    "width",
-    "depth",
-    "heads",
-    "mlp_ratio",
-    "branches",
-    "patch_size",
-    "channels",
-    "stem",
-    "stem_channels",
-    "stem_strides",
-    "stem_kernels",
-    "pool",
-    "pos_embed",
-    "pos_at",
-    "embed_token",
-    "token_layer",
-    "class_blocks",
-    "layerscale",
-    "branch_gain",
-    "gain_init",
+    *("model", "own", "timm_args", "channels"),
+    *(name for name in VIT_ONLY if name not in NOT_SHARED),
 )
 
 # fields that a child shares with its teacher: what goes into a model and comes out of it
