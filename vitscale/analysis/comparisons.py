@@ -79,9 +79,9 @@ def compared(results: Results, name: str) -> list[Row]:
     if table.sets == "metric":
         columns = {study.column.split: "value"}
     return [
-        _row(study, one, on, tuple(by_arm[arm] for arm in one.weights), columns)
-        for one in table.make(study)
-        for on in table.on(study, one)
+        _row(study, row, on, tuple(by_arm[arm] for arm in row.weights), columns)
+        for row in table.make(study)
+        for on in table.on(study, row)
     ]
 
 

@@ -179,13 +179,13 @@ def _docstrings(module: str) -> dict[str, str]:
 
 def _metrics() -> str:
     """What a study may be about."""
-    from vitscale.plan.metrics import METRICS as known
+    from vitscale.plan.metrics import METRICS
 
     lines = [
         "| column ends in | is the | unit | worst | `near` | `beyond` |",
         "|---|---|---|---|---|---|",
     ]
-    for metric in known.values():
+    for metric in METRICS.values():
         numbers = " | ".join(f"{x:g}" for x in (metric.worst, metric.near, metric.beyond))
         lines.append(f"| `{metric.name}` | {metric.label} | {metric.unit} | {numbers} |")
     return "\n".join(lines)

@@ -159,7 +159,7 @@ def precision(name: str, machine: Machine) -> Finding:
 
 def both(first: Finding, second: Finding) -> Finding:
     """Passed if both are."""
-    holds = all(one.verdict == "pass" for one in (first, second))
+    holds = all(f.verdict == "pass" for f in (first, second))
     values = {**first.values, **{f"{name}_stem": v for name, v in second.values.items()}}
     return judged(holds, f"{first.detail}; {second.detail}", **values)
 
@@ -318,10 +318,10 @@ def loaders(machine: Machine) -> Finding:
         device_name(machine)
         device = torch.device(machine.device)
         batches = Batches(load_split(config, "train", root), config, device)
-        one, two = (list(batches.iterate(0, num_workers)) for num_workers in (0, 2))
-        equal = len(one) == 4 and all(
+        alone, spread = (list(batches.iterate(0, num_workers)) for num_workers in (0, 2))
+        equal = len(alone) == 4 and all(
             torch.equal(a, b)
-            for x, y in zip(one, two, strict=True)
+            for x, y in zip(alone, spread, strict=True)
             for a, b in zip(x, y, strict=True)
         )
         pinned = all(

@@ -443,7 +443,7 @@ def to_json(study: Study) -> dict[str, Any]:
         for t in study.trials
     ]
     compared = {name: COMPARED[name].make(study) for name in study.tables if name in COMPARED}
-    made = {name: [dataclasses.asdict(one) for one in rows] for name, rows in compared.items()}
+    made = {name: [dataclasses.asdict(row) for row in rows] for name, rows in compared.items()}
     return {
         **in_short(study),
         **({"comparisons": made} if made else {}),

@@ -204,7 +204,7 @@ def outcomes(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:
     and `images_per_s_runs` lists the runs.
     """
     ended = [read[trial.config.id] for trial in study.trials]
-    labels = _table(_labels(study, *one) for one in zip(study.trials, ended, strict=True))
+    labels = _table(_labels(study, *pair) for pair in zip(study.trials, ended, strict=True))
     errors, last = _errors(study.column, ended), _last(study.column, ended)
     fields = _fields([trial.config for trial in study.trials])
     facts = pd.DataFrame({name: [o.facts.get(name, "") for o in ended] for name in PROVENANCE})

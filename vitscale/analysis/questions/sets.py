@@ -65,7 +65,9 @@ def sentences(results: Results) -> list[str]:
             continue
         text += f" slope {row['slope']:.2f} [{row['slope_low']:.2f}, {row['slope_high']:.2f}]"
         far = (rows.loc[rows["residual"].agg(end)] for end in ("idxmin", "idxmax"))
-        apart = (f"{one['arm']} {results.metric.number(one['residual'], 2, '+')}" for one in far)
+        apart = (
+            f"{point['arm']} {results.metric.number(point['residual'], 2, '+')}" for point in far
+        )
         said.append(f"{text}; from the line {' and '.join(apart)}.")
     return said
 

@@ -97,11 +97,11 @@ def fit_sentences(results: Results) -> list[str]:
         f"No law of {name}: too few cells with an error for a gain, an exponent and a floor."
         for name in without
     ]
-    for family, one in by_family.items():
-        same = (table["family"] == family) & (table["axes"] == " and ".join(one.axes))
+    for family, law in by_family.items():
+        same = (table["family"] == family) & (table["axes"] == " and ".join(law.axes))
         row = table[same & table["has_floor"]].iloc[0]
-        sentences.append(_law_sentence(row, one.axes, metric))
-        sentences += _choice_sentences(table[same].set_index("has_floor"), one.axes[0])
+        sentences.append(_law_sentence(row, law.axes, metric))
+        sentences += _choice_sentences(table[same].set_index("has_floor"), law.axes[0])
         if row["not_identified"]:
             sentences.append(f"Not identified for {family}: {row['not_identified']}.")
         p = row["misfit_p"] * len(by_family)
@@ -182,10 +182,10 @@ def forecast_sentences(results: Results) -> list[str]:
             f"Forecast of the largest {rows['axes'].iloc[0].split()[0]} of {family} from the "
             f"others, {rows['times'].iloc[0]:.1f} times the next: {result}{level}."
         )
-    for family, one in results.once(widest).items():
-        if why := tables.lr_limits(results.once(grid), one):
+    for family, law in results.once(widest).items():
+        if why := tables.lr_limits(results.once(grid), law):
             sentences.append(
-                f"No forecast beyond the largest {one.axes[0]} of {family}: the lr {why} lies at "
+                f"No forecast beyond the largest {law.axes[0]} of {family}: the lr {why} lies at "
                 "the edge of its grid, so larger ones may be trained worse than they could be."
             )
     return sentences

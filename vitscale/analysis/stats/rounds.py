@@ -145,7 +145,7 @@ def relative_noise(runs: Runs, sizes: np.ndarray, least_df: float = LEAST_DF) ->
     if not len(every[0]):
         return None
     of_ranks = [among(used & (ranks == rank)) for rank in range(n.shape[-1])]
-    kept = [one if one[1] >= least_df and len(one[0]) else every for one in of_ranks]
+    kept = [own if own[1] >= least_df and len(own[0]) else every for own in of_ranks]
     return Noise(tuple(pairs for pairs, _ in kept), tuple(df for _, df in kept), factor, uncertain)
 
 
