@@ -46,7 +46,7 @@ class Copies:
     def elapsed_time(self, other: Any) -> float:
         return 0.0
 
-    def of(self, state: dict[str, Any]) -> tuple[dict[str, Any], tuple[Copies, Copies]]:
+    def take(self, state: dict[str, Any]) -> tuple[dict[str, Any], tuple[Copies, Copies]]:
         return saver._copied(state, torch.clone), (self, self)
 
 

@@ -23,7 +23,7 @@ EPSILON = 1e-6  # of the layer norms of timm's ViTs
 def stacked(config: TrainConfig, num: int, device: str) -> dict[str, Tensor]:
     """Initial weights of `num` members, (num, ...) each."""
     weights, _ = torch.func.stack_module_state([build_model(config) for _ in range(num)])
-    return {name: of.detach().to(device).requires_grad_() for name, of in weights.items()}
+    return {name: weight.detach().to(device).requires_grad_() for name, weight in weights.items()}
 
 
 def logits_of_all(config: TrainConfig, weights: Weights, images: Tensor) -> Tensor:

@@ -325,8 +325,8 @@ def one_equal(options: argparse.Namespace) -> None:
                 rows[how] = one_line(error)
         is_equal = isinstance(rows["eager"], list) and rows["eager"] == rows["captured"]
         why = "" if is_equal or isinstance(rows["captured"], list) else rows["captured"]
-        found = {"case": name, "how": "captured", "equal": is_equal, "why": why}
-        print(json.dumps(found), flush=True)
+        facts = {"case": name, "how": "captured", "equal": is_equal, "why": why}
+        print(json.dumps(facts), flush=True)
 
 
 def step(options: argparse.Namespace, clock: Clock) -> Iterator[Measured]:
@@ -576,10 +576,10 @@ def measure(options: argparse.Namespace) -> list[Measured]:
         try:
             if clock.is_over:
                 raise TimeoutError("no time left")
-            for found in PARTS[part](options, clock):
-                rows.append(with_prediction({"part": part, **found}))
+            for facts in PARTS[part](options, clock):
+                rows.append(with_prediction({"part": part, **facts}))
                 shown = (
-                    f"{k}={v:.4g}" if type(v) is float else f"{k}={v}" for k, v in found.items()
+                    f"{k}={v:.4g}" if type(v) is float else f"{k}={v}" for k, v in facts.items()
                 )
                 print(f"{clock.spent_s:5.0f} s  {part:5s}", *shown, flush=True)
                 put(options.out / "gpu.json", json.dumps(rows, indent=1))

@@ -94,7 +94,7 @@ def chosen(keys: Sequence[str], tests: Sequence[str], num: int) -> float:
     """
     size, half = {"a": 20, "b": 20}, {"a": 10, "b": 10}
     z = np.random.default_rng(6).standard_normal((2, num, len(keys)))
-    p = [2 * stats.norm.sf(abs(of)) for of in (z[0], z.sum(0) / 2**0.5)]
+    p = [2 * stats.norm.sf(abs(score)) for score in (z[0], z.sum(0) / 2**0.5)]
     looks = [
         Look(key, half, size, {"p": 1}, {}, {key: {test: 0.5}})
         for key, test in zip(keys, tests, strict=True)

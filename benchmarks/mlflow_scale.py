@@ -249,8 +249,8 @@ def server(folder: Path) -> Iterator[tuple[str, int]]:
         MlflowClient(f"http://127.0.0.1:{port}").search_experiments()
         yield f"http://127.0.0.1:{port}", process.pid
     finally:
-        for one in [*psutil.Process(process.pid).children(recursive=True), process]:
-            one.kill()
+        for child in [*psutil.Process(process.pid).children(recursive=True), process]:
+            child.kill()
         process.wait()
 
 

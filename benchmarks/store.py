@@ -85,16 +85,16 @@ def local(num: int) -> dict[str, float]:
 def compare(other: Path, num_pairs: int, num: int) -> None:
     """Prints the ratio of this checkout over the other one, of alternating runs."""
     command = [sys.executable, str(Path(__file__).absolute()), "--step", "--num", str(num)]
-    found: dict[str, list[dict[str, float]]] = {"here": [], "there": []}
+    times: dict[str, list[dict[str, float]]] = {"here": [], "there": []}
     for number in range(num_pairs):
         for name in ("here", "there") if number % 2 else ("there", "here"):
             path = str(ROOT if name == "here" else other.absolute())
             done = subprocess.run(
                 command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, check=True
             )
-            found[name].append(json.loads(done.stdout))
-    for step in found["here"][0]:
-        here, there = ([run[step] for run in found[name]] for name in ("here", "there"))
+            times[name].append(json.loads(done.stdout))
+    for step in times["here"][0]:
+        here, there = ([run[step] for run in times[name]] for name in ("here", "there"))
         ratios = [a / b for a, b in zip(here, there, strict=True)]
         print(
             f"{step:6} CPU ms per trial {statistics.median(here):7.2f}, there "
@@ -111,7 +111,7 @@ def commands(num: int, in_bucket: bool, in_mlflow: bool, at: Path | None = None)
     script = ROOT / "studies" / "lr_wd_edf.py"
     per_arm = num // 4 - 4  # and four reference runs
     study = load_script(script).study(num=per_arm)
-    outcomes = [one for one in load(study.slug)[1].values() if one.status == "finished"]
+    outcomes = [end for end in load(study.slug)[1].values() if end.status == "finished"]
     with contextlib.ExitStack() as stack:
         folder = str(at.absolute()) if at else stack.enter_context(tempfile.TemporaryDirectory())
         os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
@@ -176,7 +176,7 @@ def memory(pid: int) -> int:
 
     with contextlib.suppress(psutil.Error):
         family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-        return sum(one.memory_full_info().pss for one in family)
+        return sum(child.memory_full_info().pss for child in family)
     return 0
 
 

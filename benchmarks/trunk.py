@@ -85,11 +85,11 @@ def train_all(options: argparse.Namespace) -> None:
     import torch
 
     torch.set_num_threads(1)
-    done = {(of["schedule"], of["seed"], of["lr"]) for of in records(options.out)}
+    done = {(row["schedule"], row["seed"], row["lr"]) for row in records(options.out)}
     for seed, lr, schedule in product(options.seeds, LRS, SCHEDULES):
         if (schedule, seed, lr) not in done:
             with tempfile.TemporaryDirectory() as folder:
-                lines = [json.dumps(of) for of in trained(plan(schedule, seed, lr), Path(folder))]
+                lines = [json.dumps(row) for row in trained(plan(schedule, seed, lr), Path(folder))]
             with open(options.out, "a") as out:
                 out.write("\n".join([*lines, ""]))
 

@@ -78,7 +78,7 @@ for _name in SIZES:
 _OTHERS = {
     teacher: f"DeiT-B token of {teacher}" for teacher in ("DeiT-B", *CONVNETS) if teacher != BEST
 }
-CELLS |= {name: Cell(_deit("B", distill="token"), of) for of, name in _OTHERS.items()}
+CELLS |= {name: Cell(_deit("B", distill="token"), teacher) for teacher, name in _OTHERS.items()}
 for _epochs in LONGER:
     CELLS[_at("DeiT-B", _epochs)] = Cell(_deit("B", epochs=_epochs), model="DeiT-B")
     CELLS[_at("DeiT-B token", _epochs)] = Cell(
@@ -124,7 +124,9 @@ _STUDENTS = printed_errors(
 def _printed(arms: tuple[str, ...], val: Errors) -> dict[str, Errors]:
     """The errors of a table on val, and those of Table 3.5 on the other sets."""
     errors = {**_TABLE_3_5, "val": {**_TABLE_3_5["val"], **val}}
-    return {name: {arm: of[arm] for arm in arms if arm in of} for name, of in errors.items()}
+    return {
+        name: {arm: values[arm] for arm in arms if arm in values} for name, values in errors.items()
+    }
 
 
 _NOTES = (
@@ -147,7 +149,7 @@ def _item(arms: tuple[str, ...], pairs: tuple[tuple[str, str], ...], **more: Any
 
 
 _3_3 = tuple(f"{name}{way}" for name in SIZES for way in _METHODS.values())
-_ERRORS_3_3 = {arm: of for name in SIZES for arm, of in _of_table_3_3(name).items()}
+_ERRORS_3_3 = {arm: error for name in SIZES for arm, error in _of_table_3_3(name).items()}
 _TOKEN_OF = {**_OTHERS, BEST: "DeiT-B token"}  # teacher -> student
 _3_2 = (*CONVNETS, "DeiT-B", *_TOKEN_OF.values())
 _EPOCHS = (300, *LONGER)

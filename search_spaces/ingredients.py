@@ -191,7 +191,7 @@ ITEMS["thesis_6_2"] = Item(
     (_JITTER, _GRAY, _BLUR, _ALL, _WITHOUT),
     ((_GRAY, _JITTER), (_BLUR, _GRAY), (_ALL, _BLUR), (_WITHOUT, _ALL)),
     printed=printed_errors(
-        "thesis_table6_2", lambda row: _ROWS_6_2[" ".join(row[of] for of in _PARTS_6_2)], _SETS
+        "thesis_table6_2", lambda row: _ROWS_6_2[" ".join(row[part] for part in _PARTS_6_2)], _SETS
     ),
 )
 ARMS["ViT-S SRC"] = vit("S", DEIT3["S"].but("src", stated("thesis, section 6.2.3", crop="src")))
@@ -293,7 +293,7 @@ def _printed_5(ema: str) -> Printed:
     """The errors of `TABLE_5`; the first row has those of row 6 with `ema` "0"."""
     errors: dict[str, float] = {}
     for row in table_rows("xiao2021_table5"):
-        ticks = (row[of] for of in ("augmentation", "erasing", "stochastic_depth", "repeating"))
+        ticks = (row[name] for name in ("augmentation", "erasing", "stochastic_depth", "repeating"))
         name = _TICKS_5.get("".join(ticks))  # rows of DeiT at 300 epochs have no error here
         if name and (name != "ours" or row["ema"] == ema):
             for epochs in (100, 400):
@@ -363,7 +363,7 @@ ARMS |= {
     "DeiT-Ti": vit("Ti", DEIT, ""),
     "DeiT-S": vit("S", DEIT, ""),  # as in vit_design
 }
-_BASELINES = tuple(f"ViT-{size} BCE {of}" for size in A2 for of in ("RA 300", "LS RA 400"))
+_BASELINES = tuple(f"ViT-{size} BCE {recipe}" for size in A2 for recipe in ("RA 300", "LS RA 400"))
 _T1 = printed_errors(
     "touvron2022_table1",
     lambda row: f"ViT-{row['size']} BCE {'LS ' * int(row['layerscale'])}RA {row['epochs']}",

@@ -55,18 +55,20 @@ def tuned_values(scale: str) -> tuple[dict[tuple[str, str], tuple[float, float]]
     """((model, label) -> lr and wd, how they were found): of the search, or without any search
     those that were chosen. Raises ValueError if there are none, or some are of a search.
     """
-    found = tuned(f"optimizers_{scale}")
-    if found is None and scale in _CHOSEN and tuned(scale) is None:
+    adopted = tuned(f"optimizers_{scale}")
+    if adopted is None and scale in _CHOSEN and tuned(scale) is None:
         chosen = {label: SPACES[scale].OPTIMA["ViT_P", label.lower()] for label in ("AdamW", "SGD")}
         chosen |= _CHOSEN[scale]
         values = ", ".join(f"{label} {lr:g} and {wd:g}" for label, (lr, wd) in chosen.items())
         words = f"lr and wd are round values chosen before any training ({values})."
         return {(m, label): chosen[label] for m in SPACES[scale].MODELS for label in FIELDS}, words
-    if found is None:
+    if adopted is None:
         raise ValueError(
             f"the winners of studies/tune_optimizers.py --scale {scale} must be adopted first "
             f"(vitscale adopt tune_optimizers-{scale}), but got none ({winners_file(scale)})"
         )
     space, name = SPACES[scale], {fields["optimizer"]: label for label, fields in FIELDS.items()}
-    pairs: Mapping[tuple[str, str], tuple[float, float]] = {**space.OPTIMA, **optima(found)}
-    return {(model, name[of]): values for (model, of), values in pairs.items()}, in_words(found)
+    pairs: Mapping[tuple[str, str], tuple[float, float]] = {**space.OPTIMA, **optima(adopted)}
+    return {(model, name[kind]): values for (model, kind), values in pairs.items()}, in_words(
+        adopted
+    )

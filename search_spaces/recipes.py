@@ -43,12 +43,12 @@ class Recipe:
     @property
     def fields(self) -> dict[str, Any]:
         """Field -> value, for TrainConfig."""
-        return {field: of.value for field, of in self.values.items()}
+        return {field: entry.value for field, entry in self.values.items()}
 
     @property
     def unstated(self) -> dict[str, str]:
         """Field -> reason, for the values that no paper states."""
-        return {field: of.source for field, of in self.values.items() if not of.stated}
+        return {field: entry.source for field, entry in self.values.items() if not entry.stated}
 
     def but(self, name: str, values: Values, sizes: tuple[str, ...] = ()) -> Recipe:
         """A variant: changed or added values, and other sizes if given."""

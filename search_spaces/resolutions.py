@@ -151,8 +151,8 @@ THESIS_6_6 = Table(
     (
         *(
             (arm, f"{arm.rsplit(' ', 1)[0]} 224")
-            for arm, of in _LOWER.items()
-            if of.changes and "H-" not in arm
+            for arm, entry in _LOWER.items()
+            if entry.changes and "H-" not in arm
         ),
         (_name("ViT-H-52", 400, 126), _name("ViT-H", 400, 126)),
         (_name("ViT-H-26x2", 400, 126), _name("ViT-H-52", 400, 126)),

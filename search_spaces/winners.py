@@ -23,7 +23,7 @@ def tuned(scale: str) -> dict[str, Any] | None:
 
 
 def optima(
-    found: Mapping[str, Any], models: Iterable[str] = ()
+    adopted: Mapping[str, Any], models: Iterable[str] = ()
 ) -> dict[tuple[str, str], tuple[float, float]]:
     """(model, optimizer) -> (lr, wd) of the winner.
 
@@ -33,12 +33,12 @@ def optima(
     """
     cells = {f"{m} {label}": (m, optimizer) for m in models for optimizer, label in LABELS.items()}
     result = {}
-    for arm, winner in found["winners"].items():
+    for arm, winner in adopted["winners"].items():
         cell = (winner["model"], winner["optimizer"]) if winner.get("model") else cells.get(arm)
         if cell is None:
             raise ValueError(
                 "a winner must name its model and optimizer, or be of a model of the scale, but "
-                f"got (arm={arm!r}); remove the winners file of {found['search']}, or take it "
+                f"got (arm={arm!r}); remove the winners file of {adopted['search']}, or take it "
                 "from version control, and adopt the search again"
             )
         values = winner["values"]
@@ -57,9 +57,9 @@ def found_or_chosen(
     of the search at this scale once they are adopted, and until then `chosen`, one (lr, wd) for
     each optimizer, so that no arm is tuned better than another.
     """
-    found = tuned(scale)
-    if found:
-        return optima(found, models), in_words(found)
+    adopted = tuned(scale)
+    if adopted:
+        return optima(adopted, models), in_words(adopted)
     values = ", ".join(f"{LABELS[name]} {lr:g} and {wd:g}" for name, (lr, wd) in chosen.items())
     return {(model, name): pair for name, pair in chosen.items() for model in models}, (
         f"lr and wd are round values chosen before any training ({values}), and no search "
@@ -83,12 +83,12 @@ def good_values(winners: Optima, optimizer: str) -> tuple[float, float]:
     return lr, wd
 
 
-def in_words(found: Mapping[str, Any]) -> str:
+def in_words(adopted: Mapping[str, Any]) -> str:
     """How the winners were found, in a sentence, for the notes of the studies that use them."""
-    first = next(iter(found["winners"].values()))
+    first = next(iter(adopted["winners"].values()))
     return (
         "lr and wd are the winners of a search on minival (studies/tune_lr_wd.py: "
-        f"{found['search']}; {first['num_points']} points for each model and optimizer, "
-        f"{first['num_seeds']} seeds each, {found['epochs']} epochs); the best of so many points "
+        f"{adopted['search']}; {first['num_points']} points for each model and optimizer, "
+        f"{first['num_seeds']} seeds each, {adopted['epochs']} epochs); the best of so many points "
         "is lucky, too. "
     )

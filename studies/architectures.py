@@ -182,7 +182,7 @@ def study(
         ): TrainConfig(**fields)
         for (architecture, recipe), fields in values.cells.items()
     }
-    sets = ("sets_regression",) if any("more_evals" in of for of in values.cells.values()) else ()
+    sets = ("sets_regression",) if any("more_evals" in c for c in values.cells.values()) else ()
     ranked = ("rank_agreement", "recipe_interaction") if len(recipes) > 1 else ()
     return Study(
         kind="repeats",

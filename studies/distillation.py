@@ -75,10 +75,10 @@ def study(
             "item == 'thesis_3_3' unless scale is imagenet must hold, but got "
             f"(item={item!r}, scale={scale!r})"
         )
-    of = ITEMS[item] if scale == "imagenet" else SCALES[scale]
-    seeds = range(of.first_seed, of.first_seed + (of.num_seeds if num is None else num))
+    values = ITEMS[item] if scale == "imagenet" else SCALES[scale]
+    seeds = range(values.first_seed, values.first_seed + (values.num_seeds if num is None else num))
     configs: dict[tuple[str, int], TrainConfig] = {}
-    for arm, cell in of.cells.items():
+    for arm, cell in values.cells.items():
         for seed in seeds:
             teacher = configs[cell.teacher, seed].id if cell.teacher else ""
             configs[arm, seed] = TrainConfig(**cell.fields, seed=seed, teacher=teacher)
@@ -86,29 +86,33 @@ def study(
         kind="repeats",
         name="distillation" if item == "thesis_3_3" else f"distillation_{item}",
         scale=scale,
-        question=of.question,
-        source=of.source,
-        parents=tuple(config for (arm, _), config in configs.items() if arm in of.parents),
+        question=values.question,
+        source=values.source,
+        parents=tuple(config for (arm, _), config in configs.items() if arm in values.parents),
         trials=interleaved(
-            Trial(Arm(arm, {"model": of.cells[arm].model or arm}), config, seed - of.first_seed)
+            Trial(
+                Arm(arm, {"model": values.cells[arm].model or arm}),
+                config,
+                seed - values.first_seed,
+            )
             for (arm, seed), config in configs.items()
-            if arm not in of.parents
+            if arm not in values.parents
         ),
         metric="val_error_pct",
-        margin=of.margin,
-        panels=of.panels,
-        pairs=of.pairs,
-        axis="epochs" if of.lengths else "",
-        figures=(*("arm_lines",) * of.lengths, "comparison_forest"),
+        margin=values.margin,
+        panels=values.panels,
+        pairs=values.pairs,
+        axis="epochs" if values.lengths else "",
+        figures=(*("arm_lines",) * values.lengths, "comparison_forest"),
         tables=(
-            *("training_length", "training_length_interaction") * of.lengths,
+            *("training_length", "training_length_interaction") * values.lengths,
             "pair_differences",
             "arm_means",
-            *("published_arms",) * bool(of.printed),
+            *("published_arms",) * bool(values.printed),
         ),
-        printed=of.printed,
+        printed=values.printed,
         design="The teacher of a student is the run of its arm with the same seed, trained first.",
-        notes=of.notes,
+        notes=values.notes,
     )
 
 

@@ -142,15 +142,15 @@ def resolutions(name: str, num: int) -> Study:
     table = TABLES[name]
     plan: list[Trial] = []
     parents: dict[str, TrainConfig] = {}
-    for arm, of in table.arms.items():
+    for arm, row in table.arms.items():
         for seed in range(num):
-            config = TrainConfig(**of.first, seed=seed)
-            if of.changes:
+            config = TrainConfig(**row.first, seed=seed)
+            if row.changes:
                 parents[config.id] = config
-                config = config.replace(**of.changes, init_from=config.id)
-            plan.append(Trial(Arm(arm, {"model": of.model, "pixels": of.pixels}), config, seed))
+                config = config.replace(**row.changes, init_from=config.id)
+            plan.append(Trial(Arm(arm, {"model": row.model, "pixels": row.pixels}), config, seed))
     own = {trial.config.id for trial in plan}
-    several = len({of.pixels for of in table.arms.values()}) > 1
+    several = len({row.pixels for row in table.arms.values()}) > 1
     return Study(
         kind="repeats",
         name=f"finetune_{name}",

@@ -105,8 +105,8 @@ SCALES = {
     "fashion": Scale(
         cells=at_depths(FASHION, dict.fromkeys((4, 12, 24), ("plain", "LayerScale"))),
         pairs=(
-            *(((of, 12), (of, 4)) for of in ("plain", "LayerScale")),
-            *(((of, 24), (of, 12)) for of in ("plain", "LayerScale")),
+            *(((scaling, 12), (scaling, 4)) for scaling in ("plain", "LayerScale")),
+            *(((scaling, 24), (scaling, 12)) for scaling in ("plain", "LayerScale")),
             *against(12, "plain"),
             *against(24, "plain"),
         ),

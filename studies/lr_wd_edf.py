@@ -46,14 +46,14 @@ class Scale:
     notes: str
 
 
-def around_winners(found: str) -> str:
+def around_winners(origin: str) -> str:
     """The design where the good value of an interval is the mean of two models'; `found`: how."""
     return (
         "lr and wd are log-uniform from 1/8 of a good value to 4 times it, the geometric mean "
         "of the two models'. Draw i has seed i (initial weights, order of samples, "
         "augmentation); both models share draws and seeds. The reference runs are at the good "
         "value of their own arm, with seeds from 1000 on, which neither a search nor a draw "
-        "used. " + found
+        "used. " + origin
     )
 
 

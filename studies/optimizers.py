@@ -50,7 +50,7 @@ def study(scale: Literal["demo", "cifar"] = "demo", num: int | None = None) -> S
     """`num` draws for each model and optimizer, which both models share."""
     space, values = SPACES[scale], SCALES[scale]
     num = values.num_draws if num is None else num
-    good, found = tuned_values(scale)
+    good, origin = tuned_values(scale)
     base = TrainConfig(**space.RECIPE, **space.HELD_OUT)
     plan: list[Trial] = []
     for stream, (label, fields) in enumerate(FIELDS.items()):
@@ -86,7 +86,7 @@ def study(scale: Literal["demo", "cifar"] = "demo", num: int | None = None) -> S
             "lr and wd are log-uniform from 1/8 of a good value to 4 times it, the geometric mean "
             "of the two models' winners with the optimizer. Draw i has seed i; both models share "
             "draws and seeds. The reference runs are at the winner of their own arm, with seeds "
-            "from 1000 on. " + found
+            "from 1000 on. " + origin
         ),
         notes=values.notes,
     )

@@ -51,7 +51,7 @@ def at_width(fields: Mapping[str, Any], factor: float) -> Fields:
     """
     scaled = {name: round(fields[name] * factor) for name in ("width", "heads")}
     if "stem_channels" in fields:
-        channels = (round(int(of) * factor) for of in fields["stem_channels"].split("-"))
+        channels = (round(int(width) * factor) for width in fields["stem_channels"].split("-"))
         scaled["stem_channels"] = "-".join(map(str, channels))
     return {**fields, **scaled}
 
@@ -118,12 +118,12 @@ def table_2() -> Scale:
     for epochs in LENGTHS:
         for size in ("1GF", "4GF", "18GF", "36GF"):
             conv, patchify = f"ViT_C-{size}", f"ViT_P-{size}"
-            of = (conv, patchify), (conv, nearest(conv)), (patchify, nearest(patchify))
-            pairs += [(names[a, epochs], names[b, epochs]) for a, b in of]
+            compared = (conv, patchify), (conv, nearest(conv)), (patchify, nearest(patchify))
+            pairs += [(names[a, epochs], names[b, epochs]) for a, b in compared]
     return Scale(
         arms=arms,
         panels={
-            f"{epochs} epochs": tuple(name for (_, of), name in names.items() if of == epochs)
+            f"{epochs} epochs": tuple(name for (_, n), name in names.items() if n == epochs)
             for epochs in LENGTHS
         },
         pairs=tuple(pairs),
@@ -151,20 +151,22 @@ def table_2() -> Scale:
     )
 
 
-def figure_11(of: Scale) -> Scale:
+def figure_11(values: Scale) -> Scale:
     """Figure 11: the longest trainings of Table 2, evaluated on ImageNet-V2 as well."""
-    longest = {arm: fields for arm, fields in of.arms.items() if fields["epochs"] == LENGTHS[-1]}
+    longest = {
+        arm: fields for arm, fields in values.arms.items() if fields["epochs"] == LENGTHS[-1]
+    }
     model = {arm.name: arm.name.partition(",")[0] for arm in longest}
     return replace(
-        of,
+        values,
         arms={
             Arm(model[arm.name], arm.factors): {**fields, "more_evals": "v2"}
             for arm, fields in longest.items()
         },
         panels={},
-        pairs=tuple((model[a], model[b]) for a, b in of.pairs if a in model),
+        pairs=tuple((model[a], model[b]) for a, b in values.pairs if a in model),
         tables=("sets_regression", "published_arms"),
-        printed={"val": {name: of.printed["val"][arm] for arm, name in model.items()}},
+        printed={"val": {name: values.printed["val"][arm] for arm, name in model.items()}},
     )
 
 

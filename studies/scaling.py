@@ -250,15 +250,15 @@ def cells(values: Scale, fields: Mapping[str, Any], subsets: str) -> list[tuple[
     every length."""
     *shorter, longest = values.lengths
     whole = TrainConfig(**{**values.base, **fields, "epochs": longest})
-    found = [
+    sizes = [
         (_subset(whole, images, subsets), f"{images:,} images") for images in values.images[:-1]
     ]
-    found.append((whole, f"{whole.num_train:,} images"))
+    sizes.append((whole, f"{whole.num_train:,} images"))
     for epochs in shorter:
         of_all = epochs / longest if whole.decay != "cooldown" else 1  # a trunk has one warm-up
         shorter_one = whole.replace(epochs=epochs, warmup_epochs=whole.warmup_epochs * of_all)
-        found.append((shorter_one, f"{epochs} of {longest} epochs"))
-    return found
+        sizes.append((shorter_one, f"{epochs} of {longest} epochs"))
+    return sizes
 
 
 def _subset(whole: TrainConfig, images: int, subsets: str) -> TrainConfig:

@@ -134,7 +134,7 @@ def distribution(values: Draws, num: int | None) -> dict[str, Any]:
         best: dict[str, Any] = xiao2021.at_optimum(model, "adamw")
         plan += trials(base.replace(more_evals="minival"), {arm: best}, points)
         plan.append(Trial(arm, base.replace(**best, seed=0)))
-    pairs = dict.fromkeys(pair for of in values.panels.values() for pair in combinations(of, 2))
+    pairs = dict.fromkeys(pair for arms in values.panels.values() for pair in combinations(arms, 2))
     return {
         "kind": "distribution",
         "question": "Does the stem change how forgiving lr and wd are?",

@@ -55,7 +55,8 @@ def study(scale: Literal["demo", "fashion", "cifar"] = "demo", num: int = 16) ->
         num=num,
         seeds=tuple(range(num_seeds)),
         panels={
-            label: tuple(arm for arm, (_, of) in cells.items() if of == label) for label in spaces
+            label: tuple(arm for arm, (_, kind) in cells.items() if kind == label)
+            for label in spaces
         },
         winners_file=winners_file(scale),
         notes=(

@@ -148,23 +148,23 @@ def study(
     seeds = [{"seed": values.seeds[0] + i} for i in range(num)]
     if item == "shapes" and scale == "imagenet":
         return shapes(seeds)
-    items = [of for name, of in values.items.items() if item in ("all", name)]
+    items = [part for name, part in values.items.items() if item in ("all", name)]
     if not items:
         raise ValueError(
             f"item in (all, {', '.join(values.items)}) must hold at this scale, but got "
             f"(item={item!r}, scale={scale!r})"
         )
-    arms = {name: fields for of in items for name, fields in of.arms.items()}
+    arms = {name: fields for part in items for name, fields in part.arms.items()}
     printed = {arm: error for arm, error in values.printed.items() if arm in arms}
     return Study(
         kind="repeats",
         name="vit_design" if item == "all" else f"vit_design_{item}",
         scale=scale,
         question="Which choices inside a ViT matter: positions, pooling, heads, the class token?",
-        source="; ".join(of.source for of in items),
+        source="; ".join(part.source for part in items),
         trials=trials(TrainConfig(), arms, seeds),
         margin=values.margin,
-        pairs=tuple(pair for of in items for pair in of.pairs),
+        pairs=tuple(pair for part in items for pair in part.pairs),
         printed={"val": printed} if printed else {},
         figures=("comparison_forest",),
         tables=("pair_differences", "arm_means", *(("published_arms",) if printed else ())),
@@ -177,8 +177,8 @@ def shapes(seeds: list[dict[str, Any]]) -> Study:
     """Error against cost along each dimension of the shape, without a law."""
     arms = {
         Arm(name, {"family": family, "size": name}): {**JFT, "more_evals": "minival", **fields}
-        for family, of in FIGURE_8.items()
-        for name, fields in of.items()
+        for family, shapes_of_family in FIGURE_8.items()
+        for name, fields in shapes_of_family.items()
     }
     return Study(
         kind="scaling",

@@ -532,7 +532,7 @@ def test_the_darker_band_covers_near_the_ends_where_a_bootstrap_does_not(n: int)
     interval 85% at 0.98."""
     counts = np.arange(n + 1)
     values = np.where(np.arange(n) < counts[:, None], 0.0, 9.0)
-    ends = np.array([edf.pointwise_interval(of, np.array([4.0])) for of in values])[..., 0]
+    ends = np.array([edf.pointwise_interval(draws, np.array([4.0])) for draws in values])[..., 0]
     for share in np.linspace(0.01, 0.99, 99):
         held = (ends[:, 0] <= share) & (share <= ends[:, 1])
         assert scipy.stats.binom.pmf(counts, n, share)[held].sum() >= 0.92, share

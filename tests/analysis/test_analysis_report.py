@@ -379,7 +379,7 @@ def test_of_many_draws_the_first_have_learning_curves(monkeypatch):
 
 def drawn_curves(figure):
     """Thin lines of a figure."""
-    return sum(len(of.get_segments()) for of in figure.findobj(LineCollection))
+    return sum(len(collection.get_segments()) for collection in figure.findobj(LineCollection))
 
 
 def test_rows_are_the_same_whatever_part_of_them_is_written_at_once(tmp_path, monkeypatch):
@@ -720,4 +720,4 @@ def test_the_summary_has_finite_numbers_of_the_arms():
     assert (a["n"], a["diverged"], b["missing"]) == (8, 1, 0)
     assert "area" not in b and 0 < a["area"] < 1
     assert a["ratio"] > 0 and 0 <= a["within_1.5_times_pct"] <= 100
-    assert np.isfinite([x for of in numbers.values() for x in of.values()]).all()
+    assert np.isfinite([x for interval in numbers.values() for x in interval.values()]).all()

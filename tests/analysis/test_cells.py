@@ -63,7 +63,7 @@ def test_the_interval_of_a_cell_covers_the_error_at_its_best_lr(
         val, other = rng.standard_normal((2, 3, num))
         lost = rng.random((3, num)) < diverge
         minival = truth[:, None] * (1 + sd * (0.5 * val + 0.75**0.5 * other))
-        values = [np.where(lost, np.nan, of) for of in (minival, truth[:, None] * (1 + sd * val))]
+        values = [np.where(lost, np.nan, x) for x in (minival, truth[:, None] * (1 + sd * val))]
         _, low, high = cell_of(lrs, *values).interval("val", ERROR)
         held.append(np.nan if np.isnan(low) else low <= truth.min() <= high)
     assert np.nanmean(held) >= 0.95 - 3 * (0.05 * 0.95 / sims) ** 0.5

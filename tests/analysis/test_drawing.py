@@ -115,7 +115,7 @@ def faults(source: str, whole: bool = True) -> list[str]:
 
 
 def test_figures_are_where_this_looks() -> None:
-    drawn = {of.drawn or of.module for of in QUESTIONS if of.figures}
+    drawn = {question.drawn or question.module for question in QUESTIONS if question.figures}
     assert {f"{path.parent.name}.{path.stem}" for path in FILES} >= drawn
 
 

@@ -147,7 +147,7 @@ def test_sentences_and_summary_are_made_of_the_tables_of_a_report(
     results, _ = results_of_demo(slug), written(slug)
     said = [words(results) for words in (headline, caveats, summary)]
     again = of_tables_alone(results)
-    makers = {value for of in STATS for value in vars(of).values() if _is_made_in(value, of)}
+    makers = {value for part in STATS for value in vars(part).values() if _is_made_in(value, part)}
     for module in [sys.modules[n] for n in sys.modules if n.startswith("vitscale.analysis")]:
         for name, value in list(vars(module).items()):
             if isinstance(value, FunctionType) and value in makers | set(ESTIMATES):
@@ -186,8 +186,8 @@ def test_tests_that_are_made_again_keep_their_p(slug: str, written: Written) -> 
 def _with_values(outcome: Outcome, value: float) -> Outcome:
     rows = [
         {
-            name: value if name.endswith(("value", "images_per_s")) else of
-            for name, of in row.items()
+            name: value if name.endswith(("value", "images_per_s")) else number
+            for name, number in row.items()
         }
         for row in outcome.rows
     ]
@@ -211,7 +211,7 @@ def test_no_sentence_has_a_number_that_does_not_exist(slug: str, end: str) -> No
         read = {trial_id: ENDS[end](outcome) for trial_id, outcome in read.items()}
     else:
         first = {trial.arm: trial.config.id for trial in reversed(study.trials)}.values()
-        read = {i: of if i in first else ENDS["none"](of) for i, of in read.items()}
+        read = {i: outcome if i in first else ENDS["none"](outcome) for i, outcome in read.items()}
     results = results_of(study, read)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -219,8 +219,10 @@ def test_a_question_of_ones_own_is_registered_corrected_counted_and_answered(
     folder = tmp_path / "runs" / "studies" / "own_question-demo"
     table = pd.read_parquet(folder / "report" / "gain.parquet")
     values = pd.read_parquet(folder / "report" / "trials.parquet").groupby("arm")["value"]
-    of = {arm: numbers.to_numpy() for arm, numbers in values}
-    tests = [scipy.stats.ttest_ind(of[a], of["depth 1"], equal_var=False) for a in table["a"]]
+    samples = {arm: numbers.to_numpy() for arm, numbers in values}
+    tests = [
+        scipy.stats.ttest_ind(samples[a], samples["depth 1"], equal_var=False) for a in table["a"]
+    ]
     assert table["a"].tolist() == ["depth 2", "depth 3"]
     assert table["difference_p"].tolist() == pytest.approx([test.pvalue for test in tests])
     assert table["difference_p_holm"].tolist() == pytest.approx(holm(table["difference_p"]))
@@ -262,7 +264,7 @@ def test_plain_trials_of_repeats_count() -> None:
         trial.config.id for trial in arms(a={}, b={"depth": 3})
     ]
     read = {
-        trial.config.id: Outcome.of([{"epoch": 1, "val_error_pct": 10.0 + i}], {})
+        trial.config.id: Outcome.from_rows([{"epoch": 1, "val_error_pct": 10.0 + i}], {})
         for i, trial in enumerate(study.trials)
     }
     results = Results(study, outcomes(study, read))

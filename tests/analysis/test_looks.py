@@ -173,8 +173,8 @@ def test_an_interval_by_betting_covers_at_every_look(name: str) -> None:
         "scores": (rng.beta(5, 1, (sims, n)), 5 / 6),
         "constant": (np.full((1, n), 0.3), 0.3),
     }[name]
-    ever = log_capital(values, np.array(mean), 0.05).max(axis=(1, 2)) >= np.log(20)
-    assert ever.mean() <= 0.05 + limit(0.05, sims)
+    rejected = log_capital(values, np.array(mean), 0.05).max(axis=(1, 2)) >= np.log(20)
+    assert rejected.mean() <= 0.05 + limit(0.05, sims)
     for row in values[:20]:
         ends = np.array([interval(row[:k]) for k in (4, 16, n)])
         assert (np.diff(ends[:, 0]) >= 0).all() and (np.diff(ends[:, 1]) <= 0).all()
@@ -376,7 +376,7 @@ def test_information_is_that_of_the_pair(
     ]
     claimed = np.zeros(sims, dtype=bool)
     for i, n in enumerate(schedule):
-        means = [of[:, :num].mean(1) for of, num in zip(runs, n, strict=True)]
+        means = [values[:, :num].mean(1) for values, num in zip(runs, n, strict=True)]
         z = (means[0] - means[1]) / np.sqrt(sum(1 / num for num in n))
         p = 2 * scipy.stats.norm.sf(abs(z))
         placed = replace(place(Ledger(tuple(looks[:i])), looks[i]), n=1e6)  # no allowance for t

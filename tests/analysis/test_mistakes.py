@@ -97,7 +97,7 @@ def test_variances_are_unbiased_and_intervals_cover(
             [low - 1e-9 <= expected[k] <= high + 1e-9 for k, (low, high) in ends.items()]
         )
     for name in ("seed", "mean_over_images"):
-        values = np.array([getattr(of, name) for of in parts])
+        values = np.array([getattr(part, name) for part in parts])
         assert values.mean() == pytest.approx(expected[name], abs=3 * values.std() / 20), name
     assert (np.mean(covered, 0) > 0.93 - 3 * (0.93 * 0.07 / 400) ** 0.5).all()
 
@@ -112,8 +112,8 @@ def test_the_variance_of_the_seeds_part_over_images_is_that_of_other_images() ->
     for _ in range(300):
         hard = rng.random(150) < 0.3
         found.append(images.parts((rng.random((200, 150)) < 0.5 + 0.3 * signs) & hard))
-    values = np.array([of.seed for of in found])
-    mean = np.mean([of.seed_over_images for of in found])
+    values = np.array([part.seed for part in found])
+    mean = np.mean([part.seed_over_images for part in found])
     assert mean == pytest.approx(values.var(), rel=0.2)
 
 
@@ -196,9 +196,9 @@ def test_tables_use_the_bits_of_the_metrics_weights_and_count_what_has_none(tmp_
     (row,) = results.once(mistakes.seed_spread).to_dict("records")
     stacked = np.stack(
         [
-            of.bits["val_ema_wrong"]
+            record.bits["val_ema_wrong"]
             for trial in study.trials
-            if trial.config.seed in (6, 8, 9, 10, 11, 12) and (of := read(trial.config.id))
+            if trial.config.seed in (6, 8, 9, 10, 11, 12) and (record := read(trial.config.id))
         ]
     )
     assert (row["n"], row["seeds_without_bits"], row["images"]) == (6, 5, 90)

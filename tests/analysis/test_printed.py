@@ -87,9 +87,9 @@ def test_the_table_has_a_row_of_each_printed_error_beside_ours() -> None:
     table = published_arms(results_of(made()))
     rows = {(row.arm, row.evaluation): row for row in table.itertuples()}
     assert [*rows] == [("a", "val"), ("b", "val"), ("b", "test")]
-    of = rows["a", "val"]
-    assert (of.printed_error_pct, of.mean, of.n, of.diverged) == (12.5, 11.0, 3, 0)
-    assert (of.mean_low, of.mean_high) == pytest.approx((11 - HALF, 11 + HALF), abs=1e-5)
+    cell = rows["a", "val"]
+    assert (cell.printed_error_pct, cell.mean, cell.n, cell.diverged) == (12.5, 11.0, 3, 0)
+    assert (cell.mean_low, cell.mean_high) == pytest.approx((11 - HALF, 11 + HALF), abs=1e-5)
     minus = [rows[key].minus_printed_points for key in rows]
     assert minus == pytest.approx([11 - 12.5, 20.5 - 18, 21.5 - 20])
     assert "single runs" in str(published_arms.__doc__)
@@ -101,8 +101,8 @@ def test_an_arm_of_kind_shapes_is_compared_at_the_lr_that_minival_chooses() -> N
         for lr in (0.001, 0.002)
         for seed in range(2)
     )
-    of: dict[str, Any] = {"tables": ("published_arms",), "pairs": (), "trials": trials}
-    study = made(kind="shapes", printed={"val": {"a": 8.0}}, **of)
+    fields: dict[str, Any] = {"tables": ("published_arms",), "pairs": (), "trials": trials}
+    study = made(kind="shapes", printed={"val": {"a": 8.0}}, **fields)
     rows = [
         {
             "arm": "a",
@@ -150,7 +150,7 @@ def test_lines_of_arms_have_means_runs_intervals_and_printed_errors() -> None:
     assert theirs.get_xdata().tolist() == pytest.approx(np.log2([3, 6]))
     assert ax.get_xlabel() == "depth"
     assert [ax.xaxis.get_major_formatter()(v) for v in ax.get_xticks()] == ["3", "6"]
-    low, high = next(iter(of.get_segments()[0] for of in ax.collections))[:, 1]
+    low, high = next(iter(collection.get_segments()[0] for collection in ax.collections))[:, 1]
     assert (low, high) == pytest.approx((11 - HALF, 11 + HALF), abs=1e-5)
 
 
@@ -201,7 +201,7 @@ def test_lines_are_of_the_factors_that_vary_and_panels_of_the_study() -> None:
     study = replace(study, trials=trials, panels={"P": first, "all": tuple(arms)})
     figure = arm_lines(results_of(study, frozenset({(first[0], 0), (first[0], 1)})))
     texts = [[text.get_text() for text in ax.get_legend().get_texts()] for ax in figure.axes]
-    names = [[text.split("\n")[0] for text in of] for of in texts]
+    names = [[text.split("\n")[0] for text in labels] for labels in texts]
     assert names == [
         ["P, size 1", "P, size 2"],
         ["P, size 1", "P, size 2", "C, size 1", "C, size 2"],
@@ -287,14 +287,14 @@ def test_a_cell_that_is_not_printed_is_left_out() -> None:
 def test_studies_have_the_errors_of_their_tables() -> None:
     """Touvron et al. 2022, Table 5, and H. Touvron's thesis, 2022, Table 6.15."""
     finetune = plan("finetune", "imagenet")
-    assert {name: set(of) for name, of in finetune.printed.items()} == {
+    assert {name: set(errors) for name, errors in finetune.printed.items()} == {
         name: set(finetune.arms) for name in ("val", "v2")
     }
     assert finetune.printed["val"]["ViT-S ffn SGD"] == 18.0  # 82.0
     assert finetune.printed["v2"]["ViT-L attn AdamW"] == 24.6  # 75.4
     duration = plan("duration", "imagenet")
     kept = {arm for arm in duration.arms if "kept" in arm}  # ours
-    assert {name: set(of) for name, of in duration.printed.items()} == {
+    assert {name: set(errors) for name, errors in duration.printed.items()} == {
         name: set(duration.arms) - kept for name in ("val", "v2", "real")
     }
     assert duration.printed["val"]["ViT-B, 800 epochs"] == 16.3  # 83.7
@@ -328,11 +328,11 @@ def test_items_of_the_ingredients_have_the_errors_of_their_tables(
     item: str, accuracies: dict[str, dict[str, float]]
 ) -> None:
     study = plan("recipe_ingredients", "imagenet", item=item)
-    assert {name: set(of) for name, of in study.printed.items()} == {
+    assert {name: set(errors) for name, errors in study.printed.items()} == {
         name: set(study.arms) for name in accuracies
     }
-    for name, of in accuracies.items():
-        for arm, accuracy in of.items():
+    for name, errors in accuracies.items():
+        for arm, accuracy in errors.items():
             assert study.printed[name][arm] == pytest.approx(100 - accuracy), (name, arm)
     # all tables are by the weights themselves, which Table 5 of Xiao et al. has in its row 6
     every = plan("recipe_ingredients", "imagenet").printed

@@ -275,7 +275,7 @@ def test_tables_and_metrics_do_not_know_whether_theirs_is_shown() -> None:
     outcomes, plain = make_outcomes(study), replace(study, published=False)
     assert summary(Results(study, outcomes)) == summary(Results(plain, outcomes))
     for name in study.tables:
-        shown, other = (known.TABLES[name](Results(of, outcomes, NO_ROWS)) for of in (study, plain))
+        shown, other = (known.TABLES[name](Results(s, outcomes, NO_ROWS)) for s in (study, plain))
         pd.testing.assert_frame_equal(shown, other)
 
 

@@ -165,7 +165,7 @@ def test_endings_are_those_of_all_permutations() -> None:
     """
     a, b = np.array([3.0, 5.0, np.inf, np.inf]), np.array([1.0, 2.0, 3.0, 3.0, np.inf])
     ranks = scipy.stats.rankdata(np.concatenate([a, b]))
-    sums = np.array([ranks[list(of)].sum() for of in combinations(range(9), 4)])
+    sums = np.array([ranks[list(chosen)].sum() for chosen in combinations(range(9), 4)])
     p = 2 * min(np.mean(sums >= ranks[:4].sum()), np.mean(sums <= ranks[:4].sum()))
     found = divergence.endings(runs(a), runs(b))
     assert found.rank_p == pytest.approx(p, abs=1e-9)
@@ -274,7 +274,7 @@ def test_plans_say_what_seeds_can_show_and_that_two_show_nothing() -> None:
         )
     }
     said = {name: power.sentences(study()) for name, study in plan.items()}
-    assert [len(of) for of in said.values()] == [2, 2, 2, 3]
+    assert [len(sentences) for sentences in said.values()] == [2, 2, 2, 3]
     assert said["optimizer_stability"][0].startswith(
         "gap of SGD to AdamW (5 seeds per cell, 8 comparisons, Holm): a true"
     )

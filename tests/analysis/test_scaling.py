@@ -141,7 +141,7 @@ def test_non_negative_least_squares_are_scipys() -> None:
 
 
 def test_too_few_values_or_cells_for_a_law_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"at least 3 values of each axis, but got \(1, 2\)"):
+    with refusing("(1, 2)"):
         fits.fit(np.array([[1.0], [2.0], [2.0]]), np.ones(3), np.ones(3))
     with refusing("(2)"):
         fits.fit(SIZES[:2], np.ones(2), np.ones(2))

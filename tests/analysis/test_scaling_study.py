@@ -197,10 +197,10 @@ def test_the_frontier_falls_with_compute_and_the_better_family_never_crosses(
     results: Results,
 ) -> None:
     frontier = results.once(scaling_frontier)
-    for _, of in frontier.groupby("family"):
-        assert of["training_flops"].is_monotonic_increasing
-        assert of["best_value"].is_monotonic_decreasing
-        assert (of["best_value_low"] <= of["best_value_high"]).all()
+    for _, rows in frontier.groupby("family"):
+        assert rows["training_flops"].is_monotonic_increasing
+        assert rows["best_value"].is_monotonic_decreasing
+        assert (rows["best_value_low"] <= rows["best_value_high"]).all()
     row = results.once(scaling_crossing).iloc[0]
     assert np.isnan(row["crossing_params_m"]) and row["share_crossing"] < 0.05
     assert row["difference_at_least_low"] > 0  # ViT_P minus ViT_C
@@ -239,10 +239,10 @@ def test_equal_families_are_never_said_to_cross() -> None:
 def test_an_error_of_0_is_in_the_means_and_in_no_law() -> None:
     study = script_study(num=2)
     trials = outcomes(study)
-    of = trials.groupby("arm", sort=False)
+    arms = trials.groupby("arm", sort=False)
     zero, part = "ViT_C width 32, 250 images", "ViT_C width 32, 997 images"
-    trials.loc[of.get_group(zero).index, ["value", "minival_error_pct"]] = 0.0
-    trials.loc[of.get_group(part).index, "value"] = [0.0, 2.5] * 3
+    trials.loc[arms.get_group(zero).index, ["value", "minival_error_pct"]] = 0.0
+    trials.loc[arms.get_group(part).index, "value"] = [0.0, 2.5] * 3
     made = Results(study, trials)
     cells = made.once(scaling_cells).set_index("cell")["val_mean"]
     assert (cells[zero], cells[part]) == (0.0, 1.25)

@@ -416,7 +416,7 @@ def test_fanova_splits_the_variance_of_a_sum_over_the_axes_own_scale() -> None:
 def test_importances_need_points(num: int, is_given: bool) -> None:
     study = random_search(num=num)
     found = search.importances(Results(study, make_outcomes(study)), "A")
-    assert [np.isfinite(list(of.values())).all() for of in found.values()] == [is_given] * 2
+    assert [np.isfinite(list(shares.values())).all() for shares in found.values()] == [is_given] * 2
 
 
 def test_bars_of_importance_are_filled_beyond_noise_and_give_a_reason_without_any() -> None:

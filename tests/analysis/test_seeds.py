@@ -65,14 +65,14 @@ def test_the_largest_of_100_normal_values_is_expected_near_two_and_a_half():
 @pytest.mark.parametrize("power", [0.8, 0.9])
 @pytest.mark.parametrize("effect", [0.3, 1.0, 2.5])
 def test_power_is_reached_and_one_seed_less_does_not_reach_it(effect, power):
-    def of(n: int) -> float:
+    def power_at(n: int) -> float:
         """Power of a two-sample t test, from the noncentral t distribution."""
         df, shift = 2 * n - 2, effect * np.sqrt(n / 2)
         edge = scipy.stats.t.ppf(0.975, df)
         return scipy.stats.nct.sf(edge, df, shift) + scipy.stats.nct.cdf(-edge, df, shift)
 
     n = spread.seeds_needed(effect, 1.0, power)
-    assert of(n) >= power and (n == 2 or of(n - 1) < power)
+    assert power_at(n) >= power and (n == 2 or power_at(n - 1) < power)
 
 
 def test_power_is_that_of_simulated_comparisons():
@@ -240,12 +240,12 @@ def test_seed_correlation_pairs_the_two_sets_by_seed():
 def test_seed_power_asks_for_more_seeds_at_a_smaller_difference_and_a_larger_sd():
     study = make_study()
     table = seed_power.seed_power(Results(study, make_tables(study)[0]))
-    of = table[(table["evaluation"] == "val") & (table["power_pct"] == 80)]
-    assert of["difference"].tolist() == list(seed_power.DIFFERENCES)
-    assert of["seeds_per_arm"].is_monotonic_decreasing
-    assert (of["seeds_per_arm_low"] <= of["seeds_per_arm"]).all()
-    assert (of["seeds_per_arm"] <= of["seeds_per_arm_high"]).all() and (
-        of["pairs_at_half"] >= 2
+    rows = table[(table["evaluation"] == "val") & (table["power_pct"] == 80)]
+    assert rows["difference"].tolist() == list(seed_power.DIFFERENCES)
+    assert rows["seeds_per_arm"].is_monotonic_decreasing
+    assert (rows["seeds_per_arm_low"] <= rows["seeds_per_arm"]).all()
+    assert (rows["seeds_per_arm"] <= rows["seeds_per_arm_high"]).all() and (
+        rows["pairs_at_half"] >= 2
     ).all()
 
 

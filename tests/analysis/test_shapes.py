@@ -124,7 +124,7 @@ def test_the_plan_at_imagenet_has_each_shape_of_the_paper_once() -> None:
         == 30 + 4 + len(LADDER)
     )
     seeds = {arm: [t.config.seed for t in study.trials if t.arm.name == arm] for arm in study.arms}
-    assert {arm for arm, of in seeds.items() if of != [0]} == {"B12x1"} and seeds["B12x1"] == [
+    assert {arm for arm, s in seeds.items() if s != [0]} == {"B12x1"} and seeds["B12x1"] == [
         0,
         1,
         2,
@@ -212,7 +212,7 @@ def test_branches_cost_what_a_sequence_costs(scale: str) -> None:
     for arm, config in configs(study).items():
         key = (*study.arms[arm].factors.values(), config.layerscale)
         costs.setdefault(key, set()).add(complexity(config))
-    assert all(len(of) == 1 for of in costs.values()) and len(costs) > 3
+    assert all(len(values) == 1 for values in costs.values()) and len(costs) > 3
 
 
 @pytest.mark.parametrize("scale", ["demo", "cifar"])
@@ -234,7 +234,7 @@ def test_every_shape_has_the_same_grid_and_more_seeds_extend_it(scale: str) -> N
     for t in longer.trials:
         points.setdefault(t.arm.name, set()).add((t.point, t.config.seed, t.config.lr))
     assert len(points) == num_shapes and all(
-        of == points["S12x1"] and len(of) == 9 for of in points.values()
+        grid == points["S12x1"] and len(grid) == 9 for grid in points.values()
     )
     ids = [{(t.arm.name, t.point, t.config.id) for t in study.trials} for study in (short, longer)]
     assert ids[0] < ids[1]
@@ -464,7 +464,7 @@ def test_several_lr_without_minival_are_refused() -> None:
         ),
     )
     outcomes = outcomes_of(without, lambda arm, config: {"val": 5.0})
-    with pytest.raises(ValueError, match=r"must be evaluated on minival, but got \(arm='S4x1'"):
+    with refusing("arm='S4x1'"):
         shapes.all_shapes(Results(without, outcomes))
 
 
@@ -478,8 +478,8 @@ def test_published_differences_are_those_of_the_text() -> None:
     table = published.published_depth_vs_width(Results(plan("demo"), pd.DataFrame()))
     delta = table.set_index(["source", "size", "pairs", "branches"])["val_minus_sequential_points"]
     for size, pairs in (("S", 36), ("S", 60), ("B", 36)):
-        of = delta.sort_index().loc["Figure 1", size, pairs].dropna()
-        assert of.idxmin() == 2 and of[2] < 0
+        gaps = delta.sort_index().loc["Figure 1", size, pairs].dropna()
+        assert gaps.idxmin() == 2 and gaps[2] < 0
     assert [
         delta["Figure 2", size, 24, 2].item() for size in ("Ti", "S", "B", "L")
     ] == pytest.approx([0.6, 0.5, 0.0, -0.1])
@@ -696,8 +696,8 @@ def test_means_of_arms_are_those_at_the_lr_that_minival_chose() -> None:
     results = Results(shaped, outcomes)
     means = arm_means(results).set_index("arm")
     cells = shapes.shape_cells(results).set_index("shape")
-    for of, to in (("mean", "val_mean"), ("mean_low", "val_mean_low"), ("lr", "lr"), ("n", "n")):
-        np.testing.assert_array_equal(means[of], cells[to].loc[means.index])
+    for ours, to in (("mean", "val_mean"), ("mean_low", "val_mean_low"), ("lr", "lr"), ("n", "n")):
+        np.testing.assert_array_equal(means[ours], cells[to].loc[means.index])
     runs = [t for t in shaped.trials if t.arm.name == means.index[0]]
     assert means["n"].iloc[0] < len(runs)
 

@@ -264,10 +264,10 @@ def test_interaction_is_the_difference_of_two_gaps():
     outcomes = make_outcomes(study, drawn())
     results = Results(study, outcomes)
     table, gaps = gap.optimizer_gap_interaction(results), gap.optimizer_gap(results)
-    of = gaps.set_index(["model", "epochs"])["gap"]
+    series = gaps.set_index(["model", "epochs"])["gap"]
     assert table[["a", "b"]].drop_duplicates().to_numpy().tolist() == [["P", "C"]]
     assert table["interaction"].tolist() == pytest.approx(
-        [of["P", e] - of["C", e] for e in LENGTHS]
+        [series["P", e] - series["C", e] for e in LENGTHS]
     )
     assert np.allclose(
         table["interaction_p_holm"], multipletests(table["interaction_p"], method="holm")[1]

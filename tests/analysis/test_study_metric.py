@@ -100,10 +100,10 @@ def results_of(study: Study, rows: Callable[[TrainConfig], tuple[Row, ...]]) -> 
     last = {trial.arm: trial for trial in study.trials if trial.point is not None}
     read = {}
     for trial in study.trials:
-        of = list(rows(trial.config))
+        made = list(rows(trial.config))
         if study.kind == "distribution" and trial is last[trial.arm]:
-            of = [of[0], {**diverged_row(trial.config, 5), "unix_s": of[1]["unix_s"]}]
-        read[trial.config.id] = Outcome.of(of, {})
+            made = [made[0], {**diverged_row(trial.config, 5), "unix_s": made[1]["unix_s"]}]
+        read[trial.config.id] = Outcome.from_rows(made, {})
     return Results(study, outcomes(study, read), tidy(study, read))
 
 
@@ -189,11 +189,11 @@ def test_trials_of_an_older_version_are_refused_in_one_line_and_stay(
 ) -> None:
     store, study = Store.open(tmp_path), distribution("val_ema_ece_pct")
     for number, trial in enumerate(study.trials):
-        of = [dict(row) for row in rows(trial.config)]
+        made = [dict(row) for row in rows(trial.config)]
         if number < 5:
-            of = [{k: v for k, v in row.items() if "ece" not in k} for row in of]
+            made = [{k: v for k, v in row.items() if "ece" not in k} for row in made]
         claimed = store.claim(trial.config.id, trial.config.non_default(), study.slug, 1)
-        store.finish(claimed, Outcome.of(of, {}))
+        store.finish(claimed, Outcome.from_rows(made, {}))
     with refusing("5 of 14") as caught:
         read_trials(study, store)
     line = str(caught.value)
@@ -214,15 +214,15 @@ def test_every_column_has_a_metric_of_its_own(name: str) -> None:
     assert metric.name == name and metric.label and metric.unit
     assert low <= 0 < metric.near < metric.beyond < high and metric.worst in metric.bounds
     assert math.isfinite(metric.near) and metric.unit_of("val_mean_low") == metric.unit
-    columns = [name for name, of in columns_of("val").items() if of.metric is metric]
+    columns = [name for name, column in columns_of("val").items() if column.metric is metric]
     assert columns == [f"val_{name}", f"val_ema_{name}"]
 
 
 def test_columns_have_the_unit_of_the_metric_of_its_differences_or_none() -> None:
     columns = ("value", "mean_low", "val_mean", "sd", "gap_high", "ratio", "n", "within_near_pct")
-    of = {name: list(map(METRICS[name].unit_of, columns)) for name in ("error_pct", "loss")}
-    assert of["error_pct"] == ["%", "%", "%", "points", "points", "", "", ""]
-    assert of["loss"] == ["nats"] * 5 + [""] * 3
+    units = {name: list(map(METRICS[name].unit_of, columns)) for name in ("error_pct", "loss")}
+    assert units["error_pct"] == ["%", "%", "%", "points", "points", "", "", ""]
+    assert units["loss"] == ["nats"] * 5 + [""] * 3
 
 
 def repeats(metric: str) -> Study:

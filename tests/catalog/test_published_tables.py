@@ -94,9 +94,9 @@ def test_a_table_has_whole_rows_no_empty_column_and_percentages(name: str) -> No
         assert any(row[column] for row in rows), column
 
 
-@pytest.mark.parametrize(("name", "of", "column", "printed"), PRINTED)
-def test_a_cell_is_as_printed(name: str, of: dict[str, str], column: str, printed: str) -> None:
-    rows = [row for row in table_rows(name) if of.items() <= row.items()]
+@pytest.mark.parametrize(("name", "cells", "column", "printed"), PRINTED)
+def test_a_cell_is_as_printed(name: str, cells: dict[str, str], column: str, printed: str) -> None:
+    rows = [row for row in table_rows(name) if cells.items() <= row.items()]
     assert printed in {row[column] for row in rows} and len(rows) <= 2, rows
 
 
@@ -118,14 +118,16 @@ def test_marks_of_table_5_of_xiao2021_are_those_of_its_text() -> None:
     assert len(copied) == 5
     for row in copied:
         same = [
-            of
-            for of in deit
-            if all(of[thesis] == row[ours] for ours, thesis in names.items())
-            and of["mixup"] == of["cutmix"] == of["randaugment"] == "1"
-            and of["optimizer_384"] == "adamw"
-            and of["dropout"] == "0"
+            other
+            for other in deit
+            if all(other[thesis] == row[ours] for ours, thesis in names.items())
+            and other["mixup"] == other["cutmix"] == other["randaugment"] == "1"
+            and other["optimizer_384"] == "adamw"
+            and other["dropout"] == "0"
         ]
         errors = {
-            round(100 - float(of[name]), 1) for of in same for name in ("top1_pct", "top1_384_pct")
+            round(100 - float(other[name]), 1)
+            for other in same
+            for name in ("top1_pct", "top1_384_pct")
         }
         assert float(row["deit_error_300_epochs_pct"]) in errors, row

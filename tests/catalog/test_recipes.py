@@ -552,12 +552,12 @@ TABLE_6_4 = [
 
 def test_rows_of_tables_6_2_to_6_4_are_those_of_the_thesis() -> None:
     items, arms = ingredients.ITEMS, ingredients.ARMS
-    of = {item: [TrainConfig(**arms[arm]) for arm in items[item].arms] for item in items}
+    by = {item: [TrainConfig(**arms[arm]) for arm in items[item].arms] for item in items}
     sizes = {int(str(SHAPES[size]["width"])): size for size in "SBL"}
     assert [
-        (sizes[c.width], c.loss, c.layerscale > 0, c.augment, c.epochs) for c in of["thesis_6_4"]
+        (sizes[c.width], c.loss, c.layerscale > 0, c.augment, c.epochs) for c in by["thesis_6_4"]
     ] == TABLE_6_4
-    assert [(c.color_jitter, c.augment, c.augment_ops) for c in of["thesis_6_2"]] == [
+    assert [(c.color_jitter, c.augment, c.augment_ops) for c in by["thesis_6_2"]] == [
         (0.3, "none", ""),
         (0.3, "3augment", "gray"),
         (0.3, "3augment", "gray-blur"),
@@ -565,12 +565,12 @@ def test_rows_of_tables_6_2_to_6_4_are_those_of_the_thesis() -> None:
         (0.0, "3augment", ""),
     ]
     policies = ["autoaugment", "randaugment", "trivialaugment", "3augment"]
-    assert [c.augment for c in of["thesis_6_3"]] == 3 * policies
-    assert [(c.model, c.width) for c in of["thesis_6_3"][::4]] == [
+    assert [c.augment for c in by["thesis_6_3"]] == 3 * policies
+    assert [(c.model, c.width) for c in by["thesis_6_3"][::4]] == [
         ("timm:resnet50", DEFAULTS["width"]),
         ("vit", 768),
         ("vit", 1024),
     ]
     for item in ("thesis_src", "xiao_decay"):
-        (base, changed), field = of[item], {"thesis_src": "crop", "xiao_decay": "decay_gains"}[item]
+        (base, changed), field = by[item], {"thesis_src": "crop", "xiao_decay": "decay_gains"}[item]
         assert base.replace(**{field: getattr(changed, field)}) == changed != base

@@ -79,8 +79,8 @@ def test_all_figures_tables_and_metrics_are_listed() -> None:
         listed = re.findall(r"^\| `(\w+)` \| (table|figure) \| (\S.*) \|$", section, re.MULTILINE)
         assert listed == [
             (name, what, " ".join((function.__doc__ or "").partition("\n\n")[0].split()))
-            for what, of in (("table", kind.tables), ("figure", kind.figures))
-            for name, function in of.items()
+            for what, functions in (("table", kind.tables), ("figure", kind.figures))
+            for name, function in functions.items()
         ]
     assert re.findall(r"^\| `(\w+)`", metrics, re.MULTILINE) == list(METRICS)
 

@@ -28,7 +28,7 @@ def test_a_new_study_plans_is_short_and_overwrites_nothing(
     made = vitscale.run(load_script(path).study, plan=True)
     assert made.study.slug == "mine-digits" and made.study.kind == kind
     assert "warning" not in capsys.readouterr().out
-    with pytest.raises(ValueError, match=r"must overwrite nothing, but got \(mine.py: exists\)"):
+    with refusing("mine.py: exists"):
         write("mine", kind)
     assert path.read_text() == text
 

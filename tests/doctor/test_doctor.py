@@ -97,7 +97,7 @@ def test_quick_leaves_out_what_takes_long_and_each_device_has_its_rows() -> None
 
 def test_the_table_says_what_failed_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     findings = {"locks": failed("HELD [afterwards]"), "fp16": passed("equal"), "driver": NOTHING}
-    results = [Result(of(name), "", finding, 0.5) for name, finding in findings.items()]
+    results = [Result(check_named(name), "", finding, 0.5) for name, finding in findings.items()]
     show(results, Console(width=150))
     printed = capsys.readouterr().out
     row = next(line for line in printed.splitlines() if "locks" in line)
@@ -107,17 +107,22 @@ def test_the_table_says_what_failed_and_what_to_do(capsys: pytest.CaptureFixture
         "fail",
         "HELD [afterwards] (0.5 s)",
     ]
-    assert f"store, locks: {of('locks').advice}\n" in printed
-    assert printed.count("not applicable") == 1 and of("fp16").advice not in printed
+    assert f"store, locks: {check_named('locks').advice}\n" in printed
+    assert printed.count("not applicable") == 1 and check_named("fp16").advice not in printed
 
 
 def test_what_to_do_is_said_once_for_all_devices(capsys: pytest.CaptureFixture[str]) -> None:
-    devices = [Result(of("fp16"), f"cuda:{i}", failed("a loss of 0"), 0.5) for i in range(4)]
-    show([*devices, Result(of("bf16"), "cuda:0", failed("a loss of 0"), 0.5)], Console(width=150))
+    devices = [
+        Result(check_named("fp16"), f"cuda:{i}", failed("a loss of 0"), 0.5) for i in range(4)
+    ]
+    show(
+        [*devices, Result(check_named("bf16"), "cuda:0", failed("a loss of 0"), 0.5)],
+        Console(width=150),
+    )
     printed = capsys.readouterr().out
     assert printed.count("a loss of 0") == 5
-    assert printed.count(f"trainer, fp16: {of('fp16').advice}\n") == 1
-    assert printed.count(f"trainer, bf16: {of('bf16').advice}\n") == 1
+    assert printed.count(f"trainer, fp16: {check_named('fp16').advice}\n") == 1
+    assert printed.count(f"trainer, bf16: {check_named('bf16').advice}\n") == 1
 
 
 # Failures, each for real
@@ -201,7 +206,7 @@ def test_a_store_without_hard_links_fails_where_a_trial_is_committed(tmp_path: P
     assert not list(tmp_path.iterdir())
 
 
-def of(name: str) -> Check:
+def check_named(name: str) -> Check:
     (check,) = [check for check in CHECKS if check.name == name]
     return check
 
@@ -222,14 +227,14 @@ def test_a_store_that_cannot_be_written_a_ray_and_an_mlflow_that_do_not_answer(
             here = (
                 machine if name != "nodes" else Machine(store=str(tmp_path), address="127.0.0.1:9")
             )
-            found = examination.find(of(name), here)
+            found = examination.find(check_named(name), here)
             assert found.verdict == FAIL and reason in found.detail and "\n" not in found.detail
 
 
 def test_two_processes_that_cannot_meet_are_a_failed_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nowhere0")
     with Examination() as examination:
-        found = examination.find(of("team of two"), CPU)
+        found = examination.find(check_named("team of two"), CPU)
     assert found.verdict == FAIL and "nowhere0" in found.detail
 
 
@@ -304,7 +309,7 @@ def test_a_check_that_crashes_hangs_or_raises_is_a_failed_check(
         assert second.verdict == PASS and second != first
         late = find(leaves_files, 5.0)
         assert late.detail == "no answer within 5 s" and "hangs" in late.advice
-        assert late.advice.endswith(": advice") and Result(of("locks"), "", late, 3).advice
+        assert late.advice.endswith(": advice") and Result(check_named("locks"), "", late, 3).advice
         assert len(list(tmp_path.rglob("*"))) == 3  # the log, a folder, and the one in it
         assert find(raises).detail == "RuntimeError: one"
         last = find(answers)

@@ -68,10 +68,10 @@ def _figure(figure: Figure) -> list[dict[str, Any]]:
 
 def _axes(ax: Axes) -> dict[str, Any]:
     """The data of an axes, each series once; not how they are drawn."""
-    series = {json.dumps(_numbers(of.get_xydata())) for of in ax.lines}
+    series = {json.dumps(_numbers(line.get_xydata())) for line in ax.lines}
     return {
-        "lines": [json.loads(of) for of in sorted(series - {"[]"})],
-        "offsets": [_numbers(of.get_offsets()) for of in ax.collections],
+        "lines": [json.loads(line) for line in sorted(series - {"[]"})],
+        "offsets": [_numbers(collection.get_offsets()) for collection in ax.collections],
         "texts": sorted(text.get_text() for text in ax.texts),
     }
 
@@ -109,10 +109,10 @@ def of_store(store: Store, slug: str) -> tuple[dict[str, Any], dict[str, Outcome
 
 def write(slug: str, plan: dict[str, Any], read: Mapping[str, Outcome]) -> None:
     study = from_json(plan)
-    names = list(dict.fromkeys(name for of in read.values() for row in of.rows for name in row))
+    names = list(dict.fromkeys(name for end in read.values() for row in end.rows for name in row))
     trials = {
-        i: (of.status, [[row.get(name) for name in names] for row in of.rows], dict(of.facts))
-        for i, of in read.items()
+        i: (end.status, [[row.get(name) for name in names] for row in end.rows], dict(end.facts))
+        for i, end in read.items()
     }
     golden = {
         "plan": plan,

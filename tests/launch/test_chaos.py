@@ -46,15 +46,15 @@ def test_a_study_survives_kills_at_random_instants(tmp_path: Path) -> None:
         before = len(log.read_text()) if log.exists() else 0
         process = script.start(*arguments)
         turns = turns or rng.sample(list(kills), len(kills))
-        whom = turns.pop()
-        if whom == "worker":  # the driver lives on; so several in one life
+        target = turns.pop()
+        if target == "worker":  # the driver lives on; so several in one life
             for _ in range(3):
                 if at_work():
                     time.sleep(rng.uniform(0, 6))
                 if workers := workers_of(process.pid):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(rng.choice(workers), signal.SIGKILL)
-                        kills[whom] += 1
+                        kills[target] += 1
             time.sleep(rng.uniform(0, 3))
         elif rng.random() < 0.5:
             time.sleep(rng.uniform(0, 11))
@@ -67,14 +67,14 @@ def test_a_study_survives_kills_at_random_instants(tmp_path: Path) -> None:
                 assert process.returncode == 0, said
                 num += 2
             continue
-        if whom == "everything":
+        if target == "everything":
             kill_family(process.pid)
         else:
             process.kill()  # its workers live on for seconds, into the next start
         process.wait()
-        if whom != "worker":
-            kills[whom] += 1
-        if whom == "driver":
+        if target != "worker":
+            kills[target] += 1
+        if target == "driver":
             time.sleep(rng.uniform(0, 4))
 
     result = script.run("--num", str(num), *arguments[2:])

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from support.final_weights import TINY, final_state, predicted, train_all
+from support.refusals import refusing
 
 from vitscale.cli import parsers
 from vitscale.cli.evaluation import _as_text, summarize
@@ -77,7 +78,7 @@ def test_on_its_own_set_a_trial_has_the_values_of_its_last_row_bit_for_bit(
         assert own is not None
         for name in evaluation_columns("val"):
             assert own.rows[0][name] == last.rows[-1][name], name
-        before, after = (store.misclassified(result.trial.config.id, of) for of in (last, own))
+        before, after = (store.misclassified(result.trial.config.id, s) for s in (last, own))
         assert before is not None and after is not None and before.images == after.images
         for name, bits in before.bits.items():
             np.testing.assert_array_equal(after.bits[name], bits)
@@ -98,7 +99,7 @@ def test_another_set_and_its_predictions_are_those_of_the_final_model(
     expected = predicted(config, state["ema"], "test")
     wrong = store.misclassified(config.id, outcome)
     assert wrong is not None
-    np.testing.assert_array_equal(wrong.of("test", "ema_"), expected)
+    np.testing.assert_array_equal(wrong.bits_of("test", "ema_"), expected)
     assert outcome.rows[0]["test_ema_error_pct"] == 100.0 * expected.sum() / 200
     path = store.trial(config.id).path / f"predictions-{evaluation.id(config)}.parquet"
     table = pd.read_parquet(path)
@@ -181,7 +182,7 @@ def test_positions_of_a_timm_model_are_resampled_in_rows(name: str, num_prefix: 
 def test_positions_that_timm_does_not_resample_are_refused() -> None:
     config = TrainConfig(model="timm:pit_ti_224", resolution=32)
     weights = build_model(config).state_dict()
-    with pytest.raises(ValueError, match=r"must fit .*pit_ti_224', resolution=48: pos_embed\)$"):
+    with refusing("pit_ti_224', resolution=48: pos_embed)"):
         model_with(weights, config.replace(resolution=48))
 
 
@@ -189,11 +190,11 @@ def folder_set(root: Path, name: str, classes: tuple[str, ...]) -> None:
     from PIL import Image
 
     for split in ("train", "val"):
-        for label, of in enumerate(classes):
-            (root / name / split / of).mkdir(parents=True)
+        for label, class_name in enumerate(classes):
+            (root / name / split / class_name).mkdir(parents=True)
             for i in range(2):
                 pixels = np.full((8, 8), 20 * label + i, np.uint8)
-                Image.fromarray(pixels).save(root / name / split / of / f"{i}.png")
+                Image.fromarray(pixels).save(root / name / split / class_name / f"{i}.png")
 
 
 def command(

@@ -245,15 +245,15 @@ def test_an_error_that_looks_like_markup_is_printed_unchanged(
 
 
 def test_the_display_names_waiting_trials_and_what_they_wait_for(tmp_path: Path) -> None:
-    one, of = driver(tmp_path), ids()
-    progress = one.progress = Progress(one.study, dict.fromkeys(of.values(), "missing"))
+    one, trial_ids = driver(tmp_path), ids()
+    progress = one.progress = Progress(one.study, dict.fromkeys(trial_ids.values(), "missing"))
     with one.store.drive("other-demo"):
-        one.store.claim(of[0], {}, "other-demo", 1)
-        assert one._is_held(of[0]) and not one._is_held(of[1])
+        one.store.claim(trial_ids[0], {}, "other-demo", 1)
+        assert one._is_held(trial_ids[0]) and not one._is_held(trial_ids[1])
         assert "1 waiting for other-demo" in progress.line()
-    assert not one._is_held(of[0])  # its driver is gone
+    assert not one._is_held(trial_ids[0])  # its driver is gone
     for seed, status in ((0, "running"), (1, "again"), (2, "crowded"), (3, "lost")):
-        progress.update(Event(of[seed], status))
+        progress.update(Event(trial_ids[seed], status))
     assert (
         "1 running, 0 diverged, 0 failed, 2 tried again, 1 lost to machines, ETA" in progress.line()
     )
@@ -425,14 +425,14 @@ class Nodes:
     def __init__(self, names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         from vitscale.launch import placement
 
-        self.of: dict[str, str] = {}  # actor -> node
+        self.node_of_actor: dict[str, str] = {}  # actor -> node
         self.run = tune_run(Resources(address="192.0.2.1:6379"))
         self.places = self.run.places
         monkeypatch.setattr(self.places, "fitting", lambda: set(names))
         monkeypatch.setattr(placement, "actors", self.facts)
 
     def facts(self, actor: str) -> dict[str, dict[str, str]]:
-        return {"Address": {"NodeID": self.of[actor], "IPAddress": "192.0.2.1"}}
+        return {"Address": {"NodeID": self.node_of_actor[actor], "IPAddress": "192.0.2.1"}}
 
     def trial(self, name: str) -> SimpleNamespace:
         factory = SimpleNamespace(bundles=[{"CPU": 1}])
@@ -442,8 +442,8 @@ class Nodes:
         return trial
 
     def begins(self, trial: SimpleNamespace, node: str) -> None:
-        actor = f"actor-{len(self.of)}"
-        self.of[actor], self.places.actors[trial.trial_id] = node, actor
+        actor = f"actor-{len(self.node_of_actor)}"
+        self.node_of_actor[actor], self.places.actors[trial.trial_id] = node, actor
 
     def fails(self, trial: SimpleNamespace) -> bool:
         """As Tune treats a failure; whether the trial is tried again."""

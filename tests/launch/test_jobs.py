@@ -116,6 +116,6 @@ def test_a_study_is_submitted_stopped_and_submitted_again(
     assert "training 2 at a time" in again.stdout and "succeeded" in again.stdout
     read = {trial_id: store.read(trial_id) for trial_id in ids}
     expected = reference_rows(plan, tmp_path / "by_hand")
-    assert {i: without_times(of.rows) for i, of in read.items()} == expected
-    (commit,) = {of.facts["commit"] for of in read.values()}
+    assert {i: without_times(outcome.rows) for i, outcome in read.items()} == expected
+    (commit,) = {outcome.facts["commit"] for outcome in read.values()}
     assert commit.startswith("sources ") and commit != _release()

@@ -337,6 +337,6 @@ def test_a_worker_that_is_told_to_end_saves_and_a_trial_that_gets_on_may_be_told
     assert last < plan.trials[0].config.num_steps
     expected = reference_rows(plan, tmp_path / "by_hand")
     read = {i: script.store().read(i) for i in expected}
-    assert {of.status for of in read.values()} == {Status.FINISHED}
-    assert {i: without_times(of.rows) for i, of in read.items()} == expected
+    assert {outcome.status for outcome in read.values()} == {Status.FINISHED}
+    assert {i: without_times(outcome.rows) for i, outcome in read.items()} == expected
     assert {len(rows) for rows in expected.values()} == {1}

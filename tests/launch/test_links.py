@@ -317,8 +317,8 @@ EPOCHS = 150
 WITH_SLOW = {"worker": 300, "services": 60}
 
 
-@pytest.mark.parametrize("whose", ["worker", "services"])
-def test_a_study_survives_a_link_that_is_cut(lab: Lab, whose: str) -> None:
+@pytest.mark.parametrize("side", ["worker", "services"])
+def test_a_study_survives_a_link_that_is_cut(lab: Lab, side: str) -> None:
     """The worker's machine comes back after Ray has given it up; the S3 server and the MLflow
     server come back while all wait, after more than the time of a lease.
     """
@@ -335,7 +335,7 @@ def test_a_study_survives_a_link_that_is_cut(lab: Lab, whose: str) -> None:
         return train
 
     wait_for(on("a", "b"), 240, "a trial on each machine")
-    if whose == "worker":
+    if side == "worker":
         (lost,) = (trial for trial, machine in lab.claims().items() if machine == "b")
         lab.machines["b"].cut()
         wait_for(lambda: on("a")() and lost in lab.claims(), 450, "its trial on the other machine")
@@ -397,10 +397,10 @@ def test_a_team_on_two_machines_survives_the_loss_of_one(lab: Lab, how: str) -> 
     assert_recorded(lab, {t.config.id: undisturbed(t.config) for t in plan.trials})
 
 
-@pytest.mark.parametrize("whose", ["worker", "services"])
-def test_a_study_ends_though_a_link_is_slow_all_the_time(lab: Lab, whose: str) -> None:
+@pytest.mark.parametrize("side", ["worker", "services"])
+def test_a_study_ends_though_a_link_is_slow_all_the_time(lab: Lab, side: str) -> None:
     """That of a worker's machine, or that of the S3 server and the MLflow server."""
-    slow, epochs = {"worker": "b", "services": "services"}[whose], WITH_SLOW[whose]
+    slow, epochs = {"worker": "b", "services": "services"}[side], WITH_SLOW[side]
     lab.begin(slow=slow)
     lab.serve()
     lab.start_ray()

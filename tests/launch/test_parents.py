@@ -246,7 +246,7 @@ def test_a_step_of_a_student_is_the_printed_one(
     assert row["val_loss"] == pytest.approx(float(cross_entropy(probs.log(), labels)), rel=1e-5)
     assert row["val_error_pct"] == pytest.approx(100 * float((~right).double().mean()))
     bins = (probs.max(1).values * 15).ceil()
-    gaps = [(probs.max(1).values - right.float())[bins == of].sum() for of in range(1, 16)]
+    gaps = [(probs.max(1).values - right.float())[bins == index].sum() for index in range(1, 16)]
     gap = sum(map(abs, map(float, gaps)))
     assert row["val_ece_pct"] == pytest.approx(100 * gap / len(labels), rel=1e-4)
 
@@ -396,7 +396,7 @@ def test_a_store_keeps_the_weights_from_which_planned_trials_start(tmp_path: Pat
 
     shown, of_parent = describe(store, readable_plans(store), [one.id, parent.id])
     assert shown["parent"] == {"trial_id": parent.id, "status": "finished"}
-    assert {of["trial_id"] for of in of_parent["branches"]} == {one.id, other.id}
+    assert {branch["trial_id"] for branch in of_parent["branches"]} == {one.id, other.id}
     assert of_parent["parent_in"] == [made.slug] and of_parent["planned_by"] == []
 
     (state,), _ = overview(store)
@@ -449,7 +449,7 @@ def test_a_student_is_trained_in_a_store_and_needs_its_teacher(tmp_path: Path) -
     assert timeless(list(store.read(STUDENT.id).rows)) == timeless(by_hand)
     student, of_parent = describe(store, readable_plans(store), [STUDENT.id, TEACHER.id])
     assert student["teacher"] == {"trial_id": TEACHER.id, "status": "finished"}
-    assert {of["trial_id"] for of in of_parent["branches"]} == {STUDENT.id}
+    assert {branch["trial_id"] for branch in of_parent["branches"]} == {STUDENT.id}
     assert survey(store).orphans == ()
 
     other = STUDENT.replace(seed=3)
@@ -509,11 +509,11 @@ def test_pairs_of_children_are_compared_within_parents(tmp_path: Path) -> None:
         trials[name] = trials["value"]
     trials.loc[(trials["arm"] == "all") & (trials["seed"] == 3), "status"] = "diverged"
     (row, *_) = pair_differences(Results(made, trials)).itertuples()
-    of = {
+    errors = {
         arm: [made_up[t.config.id] for t in made.trials if t.arm.name == arm][:3]
         for arm in ("attn", "all")
     }
-    paired = scipy.stats.ttest_rel(of["attn"], of["all"])
+    paired = scipy.stats.ttest_rel(errors["attn"], errors["all"])
     assert row.difference_p == pytest.approx(paired.pvalue)
     assert (row.n_a, row.n_b, row.diverged_b) == (3, 3, 1)
     assert row.method == "paired t by parent"

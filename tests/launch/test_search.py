@@ -133,7 +133,7 @@ def test_more_points_extend_a_search_and_nothing_else_may_change(
         ({"sampler": "gp"}, "sampler"),
         ({}, "arms"),
     ):
-        with pytest.raises(ValueError, match=rf"a search must go on as it began.*{told}"):
+        with refusing(told):
             Rounds(make_search(**{"epochs": 1 if fields else 2, **fields}), store)
 
 

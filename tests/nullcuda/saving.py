@@ -141,7 +141,7 @@ def a_saver(folder: Path) -> dict[str, Any]:
         saver.save(slowly, 2, lambda: state)
         found["blocks_again"] = counts().since(before).pinned
         saver.save(full, 3, lambda: state)  # waits for the second
-        found["names"] = [CheckpointName.of(n).step for n in workdir.names(CHECKPOINT)]
+        found["names"] = [CheckpointName.parse(n).step for n in workdir.names(CHECKPOINT)]
         try:
             saver.save(slowly, 4, lambda: state)
         except OSError as error:
@@ -151,7 +151,7 @@ def a_saver(folder: Path) -> dict[str, Any]:
         go.clear()
         saver.save(slowly, 6, lambda: state)
         threading.Timer(0.3, go.set).start()
-    found["at_the_end"] = [CheckpointName.of(n).step for n in workdir.names(CHECKPOINT)]
+    found["at_the_end"] = [CheckpointName.parse(n).step for n in workdir.names(CHECKPOINT)]
     return found
 
 
@@ -175,7 +175,7 @@ def trainings(folder: Path, data_root: Path) -> dict[str, Any]:
     training = loop.train(SHORT, folder / "whole", "cuda", **options)
     next(training)
     names = Workdir(folder / "whole").names(CHECKPOINT)
-    found["when_reported"] = CheckpointName.of(names[-1]).step
+    found["when_reported"] = CheckpointName.parse(names[-1]).step
     training.close()
     # two checkpoints more, of which none may wait for the device; fp16 has a loss scale to keep
     asked = []

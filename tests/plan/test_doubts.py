@@ -30,7 +30,7 @@ def make(
     """Draws of lr, and a reference run an arm."""
     plan = trials(BASE, arms, [{"lr": 1e-3 * (i + 1), "seed": i} for i in range(num)])
     if references:
-        plan += tuple(Trial(arm, BASE.replace(**of, seed=1000)) for arm, of in arms.items())
+        plan += tuple(Trial(arm, BASE.replace(**f, seed=1000)) for arm, f in arms.items())
     given = {"figures": ("edf_panels",), "tables": ("edf_summary", "arm_comparison"), **fields}
     pairs = tuple(itertools.combinations(arms, 2))
     return Study(

@@ -22,6 +22,7 @@ import scipy.stats
 import torch
 from conftest import ROOT, load_script
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from support.refusals import refusing
 from support.table_4 import TABLE_4_INTERVALS, TABLE_4_OPTIMA
 
 from search_spaces import demo, xiao2021
@@ -766,9 +767,7 @@ def test_grid_varies_its_last_axis_fastest() -> None:
         {"lr": 2.0, "depth": 2},
     ]
     assert grid() == [{}]
-    with pytest.raises(
-        ValueError, match=r"an axis of a grid must have a value, but got \(lr=\[\]\)"
-    ):
+    with refusing("lr=[]"):
         grid(depth=[1], lr=[])
 
 
@@ -780,7 +779,7 @@ def test_cross_varies_its_last_design_fastest_and_refuses_a_common_axis() -> Non
         {"lr": 2.0, "wd": 0.2, "seed": 0},
         {"lr": 2.0, "wd": 0.2, "seed": 1},
     ]
-    with pytest.raises(ValueError, match=r"no axis in common, but got \(\['lr', 'lr', 'seed'\]\)"):
+    with refusing("['lr', 'lr', 'seed']"):
         cross(grid(lr=[1.0]), grid(seed=[0], lr=[2.0]))
 
 
@@ -854,7 +853,7 @@ def test_a_linear_axis_is_uniform() -> None:
 def test_an_empty_design_is_refused(design: Any) -> None:
     with pytest.raises(ValueError, match=r"num >= 1 must hold, but got \(num=0\)"):
         design(LR_WD, num=0)
-    with pytest.raises(ValueError, match=r"a search space must have an axis, but got \(space={}\)"):
+    with refusing("space={}"):
         design({}, num=4)
 
 
@@ -1014,7 +1013,7 @@ def test_json_gives_every_field_of_a_study() -> None:
 def test_a_plan_whose_ids_no_longer_hold_is_refused() -> None:
     plan: Any = json.loads(json.dumps(to_json(make_study())))
     plan["trials"][2]["id"] = "0123456789ab"
-    with pytest.raises(ValueError, match=r"must keep its id, but got \(planned=0123456789ab, now="):
+    with refusing("planned=0123456789ab, now="):
         from_json(plan)
 
 

@@ -192,13 +192,13 @@ def test_18_peaks_of_the_paper_and_a_width_of_the_demo_are_cells_of_optimizer_st
 
 
 def test_figure_11_is_the_longest_trainings_of_table_2_with_a_second_set() -> None:
-    of, study = (
+    table_2, study = (
         plan("peak_performance", "imagenet"),
         plan("peak_performance", "imagenet", item="figure_11"),
     )
     check(study)
     assert {t.config.replace(more_evals="").id for t in study.trials} == {
-        t.config.id for t in of.trials if t.config.epochs == 400
+        t.config.id for t in table_2.trials if t.config.epochs == 400
     }
     assert len(study.pairs) == 4 * 3 and {t.config.more_evals for t in study.trials} == {"v2"}
     with refusing("item='figure_11', scale='demo'"):
@@ -291,12 +291,12 @@ def test_a_table_of_resolutions_has_its_rows_and_their_parents(
     study = plan("finetune", "imagenet", item=item)
     check(study)
     tuned = [trial.config for trial in study.trials if trial.config.init_from]
-    of = {config.id: config for config in trainings(study).values()}
+    configs = {config.id: config for config in trainings(study).values()}
     assert len({config.init_from for config in tuned}) == parents and len(tuned) == children
     assert study.printed.keys() == {"val", "v2", "real"}
     assert all(set(errors) == set(study.arms) for errors in study.printed.values())
     for config in tuned:  # section 6.3.6
-        parent = of[config.init_from]
+        parent = configs[config.init_from]
         changed = {name for name, x in config.asdict().items() if x != parent.asdict()[name]}
         assert (config.lr, config.wd, config.batch_size, config.repeats) == (1e-5, 0.1, 512, 1)
         assert config.epochs == (25 if item == "thesis_3_10" else 20)
@@ -326,8 +326,8 @@ def test_students_have_the_teachers_of_the_text(
     """Thesis, Tables 3.2 and 3.3: RegNetY-16GF but for four students; Figure 3.2 shows none."""
     study = plan("distillation", "imagenet", item=item)
     check(study)
-    of = trainings(study)
-    taught = {t.arm.name: of[t.config.teacher] for t in study.trials if t.config.teacher}
+    configs = trainings(study)
+    taught = {t.arm.name: configs[t.config.teacher] for t in study.trials if t.config.teacher}
     assert len(taught) == num and len(study.parents) == (item == "thesis_figure_3_2")
     for arm, teacher in taught.items():
         name = arm.partition(" of ")[2]
@@ -358,8 +358,8 @@ def test_ingredients_share_the_trainings_of_the_texts_that_other_studies_have() 
     script_of = script("recipe_ingredients").study
     shared = {"depth_vs_width": 1, "optimizer_stability": 5, "duration": 3}
     shared["recipe_vs_architecture"] = 1
-    of = ids(plan("recipe_ingredients", "imagenet"))
-    assert {name: len(of & ids(plan(name, "imagenet"))) for name in shared} == shared
+    trial_ids = ids(plan("recipe_ingredients", "imagenet"))
+    assert {name: len(trial_ids & ids(plan(name, "imagenet"))) for name in shared} == shared
     figure = script_of("imagenet", item="xiao_figure_10")
     ours = ids(plan("training_length", "imagenet"))
     assert (len(figure.trials), len(ids(figure) & ours)) == (2 * 2 * 2 * 4, 16)
@@ -371,9 +371,11 @@ def test_ingredients_share_the_trainings_of_the_texts_that_other_studies_have() 
     assert at_1000 <= ids(plan("duration", "demo")) and not ids(demo) & at_1000
     baselines = ids(script_of("imagenet", item="touvron_table_1"))
     others = script_of("imagenet", item="touvron_table_8")  # and DeiT of three sizes
-    assert (len(baselines), len(baselines & of)) == (4 * 2, 3 * 2) and baselines < ids(others)
+    assert (len(baselines), len(baselines & trial_ids)) == (4 * 2, 3 * 2) and baselines < ids(
+        others
+    )
     deits = ids(others) - baselines
-    assert len(deits & of) == len(deits & ids(plan("vit_design", "imagenet"))) == 1
+    assert len(deits & trial_ids) == len(deits & ids(plan("vit_design", "imagenet"))) == 1
     assert len(deits) == 3 and len(baselines & ids(plan("depth_vs_width", "imagenet"))) == 1
     with refusing("item='xiao_decay'"):
         script_of("demo", item="xiao_decay")
@@ -407,10 +409,10 @@ def test_each_item_of_vit_design_is_a_study_of_its_own() -> None:
         "positions": 8, "pooling": 3, "heads": 8, "token": 13, "shapes": 14,
     }  # fmt: skip
     items = {item: plan("vit_design", "imagenet", item=item) for item in printed}
-    assert {item: len(of.trials) for item, of in items.items()} == printed
-    assert len({of.slug for of in (whole, *items.values())}) == 6
-    for of in (items["positions"], items["pooling"], items["shapes"]):  # Table 3, JFT-300M
-        config = of.trials[0].config
+    assert {item: len(part.trials) for item, part in items.items()} == printed
+    assert len({part.slug for part in (whole, *items.values())}) == 6
+    for part in (items["positions"], items["pooling"], items["shapes"]):  # Table 3, JFT-300M
+        config = part.trials[0].config
         assert (config.lr, config.wd, config.decay, config.dropout) == (8e-4, 0.1, "linear", 0.0)
         assert (config.batch_size, config.clip_norm, config.resolution) == (4096, 0.0, 224)
     errors = whole.printed["val"]  # 100 - top-1 of Tables 3.21 and 3.13
@@ -436,13 +438,13 @@ def test_families_of_the_thesis_have_its_shapes_teachers_and_errors() -> None:
     plans = {item: plan("architectures", scale, item=item, num=2) for item, scale in items.items()}
     for study in plans.values():
         check(study)
-        of = {trial.config.id: trial for trial in study.trials}
+        by_id = {trial.config.id: trial for trial in study.trials}
         students = [trial for trial in study.trials if trial.arm.name.endswith("distilled")]
-        assert students and {t.arm.name for t in of.values() if t.config.teacher} == {
+        assert students and {t.arm.name for t in by_id.values() if t.config.teacher} == {
             t.arm.name for t in students
         }
         for student in students:
-            teacher = of[student.config.teacher]
+            teacher = by_id[student.config.teacher]
             assert teacher.arm.name == "RegNetY-16GF" and teacher.point == student.point
     cait, mlp, scratch = plans.values()
     of_arm = {trial.arm.name: trial.config for trial in cait.trials}
@@ -479,9 +481,9 @@ def test_drop_paths_by_depth_share_a_training_of_each_depth() -> None:
 
 def test_architectures_of_the_thesis_have_all_of_one_recipe_that_a_law_allows() -> None:
     """Tables 6.1 and 6.14: what differs from ViT of that size is the model's own."""
-    of = {trial.arm.name: trial.config for trial in plan("architectures", "imagenet").trials}
-    for name, config in of.items():
-        vit = of["ViT-S" if name.endswith("S") else "ViT-B"].asdict()
+    configs = {trial.arm.name: trial.config for trial in plan("architectures", "imagenet").trials}
+    for name, config in configs.items():
+        vit = configs["ViT-S" if name.endswith("S") else "ViT-B"].asdict()
         differ = {field for field, value in config.asdict().items() if value != vit[field]}
         assert differ <= {"model", "timm_args", *VIT_ONLY}
         assert (config.epochs, config.drop_path) == (400, 0.0 if name.endswith("S") else 0.1)
@@ -555,7 +557,7 @@ def test_hmlp_costs_less_than_1_percent_and_convolutions_about_a_block() -> None
         name: complexity(TrainConfig(**{**base, **fields})).flops
         for name, fields in demo.STEMS.items()
     }
-    above = {name: of / flops["patchify"] - 1 for name, of in flops.items()}
+    above = {name: count / flops["patchify"] - 1 for name, count in flops.items()}
     assert 0 < above["hMLP"] == above["hMLP LN"] < 0.001 and above["patchify BN"] == 0
     assert [round(above[name], 2) for name in ("Graham", "conv", "patchify, 4 blocks")] == [
         0.23,

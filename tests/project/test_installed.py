@@ -85,10 +85,10 @@ def required(wheel: Path, extras: set[str]) -> Iterator[Distribution]:
     texts = [line.partition(": ")[2] for line in lines if line.startswith("Requires-Dist: ")]
     todo, seen = [(text, extras) for text in texts], set[tuple[str, str]]()
     while todo:
-        text, of = todo.pop()
+        text, wanted = todo.pop()
         requirement = Requirement(text)
         marker = requirement.marker
-        if marker and not any(marker.evaluate({"extra": extra}) for extra in (*of, "")):
+        if marker and not any(marker.evaluate({"extra": extra}) for extra in (*wanted, "")):
             continue
         name = canonicalize_name(requirement.name)
         if (name, str(sorted(requirement.extras))) in seen:

@@ -70,7 +70,7 @@ def planned(row: dict[str, str]) -> int:
     if row["command"] == COSTS:
         return sum(bool(re.search(row["arms"], model.source)) for model in published_models())
     commands = zip(row["command"].split(" ; "), row["arms"].split(" ; "), strict=True)
-    trials = [(command, of) for command, arms in commands for of in trials_of(command, arms)]
+    trials = [(command, trial) for command, arms in commands for trial in trials_of(command, arms)]
     if row["count"] != "arms":
         return len({trial.config.id for _, trial in trials})
     configs: dict[tuple[str, str], set[str]] = {}

@@ -294,13 +294,9 @@ def test_a_function_that_makes_no_study_is_refused(
 def test_a_study_without_its_keywords_is_refused() -> None:
     for without in ("name", "trials"):
         rest = {name: value for name, value in GOOD.items() if name != without}
-        with pytest.raises(
-            ValueError, match=rf"the keywords of a Study must be .* but got \(without {without}\)$"
-        ):
+        with refusing(f"(without {without})"):
             Study(**rest)
-    with pytest.raises(
-        ValueError, match=r"but got \(without kind, name, scale, question, source, trials\)$"
-    ):
+    with refusing("(without kind, name, scale, question, source, trials)"):
         Study("a", "b")  # type: ignore[misc]
     with pytest.raises(ValueError, match=r"but got \(positional \('a',\)\)$"):
         Study("a", **GOOD)  # type: ignore[misc]
@@ -311,8 +307,8 @@ def test_names_that_a_plan_takes_for_known_are_drawn() -> None:
     a second: then those that draw are asked.
     """
     for kind, made in kinds.KINDS.items():
-        listed = [{name for of in of_kind(kind) for name in of.figures}]
-        listed.append({name for of in of_kind(kind) for name in of.tables})
+        listed = [{name for question in of_kind(kind) for name in question.figures}]
+        listed.append({name for question in of_kind(kind) for name in question.tables})
         assert [set(made.figures), set(made.tables)] == listed
 
 
@@ -328,8 +324,8 @@ WRONG: dict[type, list[Any]] = {
 
 
 def test_every_field_of_a_config_refuses_what_it_cannot_be() -> None:
-    for name, of in field_types(TrainConfig).items():
-        for value in WRONG[of.kind]:
+    for name, field in field_types(TrainConfig).items():
+        for value in WRONG[field.kind]:
             if (name, value) == ("seed", HUGE // 10**4):
                 continue
             with pytest.raises(ValueError) as error:

@@ -349,7 +349,9 @@ def test_a_holder_that_renews_after_it_was_looked_at_keeps_its_lock(
     assert folder._renew("driver.lock", entry)
     replies = iter([old])
     monkeypatch.setattr(time, "monotonic", lambda: now() + bucket.LEASE_S + 1)
-    monkeypatch.setattr(bucket.BucketDir, "_holders", lambda *of: next(replies, None) or look(*of))
+    monkeypatch.setattr(
+        bucket.BucketDir, "_holders", lambda *args: next(replies, None) or look(*args)
+    )
     folder.is_held("driver.lock")
     assert folder._renew("driver.lock", entry)
 
@@ -538,7 +540,7 @@ def test_a_server_whose_versions_cannot_be_replaced_is_refused(
     own.probe()
     get = Bucket.get
     monkeypatch.setattr(
-        Bucket, "get", lambda *of: (found := get(*of)) and (found[0], {"e_tag": "W/other"})
+        Bucket, "get", lambda *args: (found := get(*args)) and (found[0], {"e_tag": "W/other"})
     )
     with refusing("memory://one/versions", "etag='W/other'", error=OSError):
         own.probe()

@@ -140,10 +140,10 @@ def test_params_that_all_trials_of_an_arm_share_are_made_once(
     synchronize(view, finished(plan))
     view.summarize({arm: {"n": 1.0} for arm in plan.arms}, None)
     assert len(asked) == len(plan.arms) == 3 < len(plan.trials)
-    of = {trial.config.id: view.contents.params.of(trial) for trial in plan.trials}
+    expected = {trial.config.id: view.contents.params.of_trial(trial) for trial in plan.trials}
     for trial in plan.trials:  # those of each by itself
-        alone = params.Params({}).of(trial)
-        assert of[trial.config.id] == alone
+        alone = params.Params({}).of_trial(trial)
+        assert expected[trial.config.id] == alone
         assert alone["lr_used"] == str(trial.config.peak_lr)
         assert alone["params_m"] == f"{complexity(trial.config).params / 1e6:.4g}"
 

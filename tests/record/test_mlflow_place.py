@@ -233,5 +233,5 @@ def test_no_command_prints_the_password_of_a_server(tmp_path: Path) -> None:
         text=True,
     )
     assert ended.returncode != 0
-    assert "MLflow must answer at (http://127.0.0.1:9): " in ended.stderr
+    assert "(http://127.0.0.1:9): " in ended.stderr
     assert "secret" not in ended.stdout + ended.stderr

@@ -21,9 +21,9 @@ LAST = {"epoch": 2.0, "val_error_pct": 40.0}
 
 
 def test_the_last_row_says_whether_a_training_diverged() -> None:
-    assert Outcome.of([ROW, {**LAST, "diverged": 0.0}], {}).status == "finished"
-    assert Outcome.of([ROW, {**LAST, "diverged": 1.0}], {}).status == "diverged"
-    assert Outcome.of([ROW], {}).status == "finished"  # a profile's rows say nothing of it
+    assert Outcome.from_rows([ROW, {**LAST, "diverged": 0.0}], {}).status == "finished"
+    assert Outcome.from_rows([ROW, {**LAST, "diverged": 1.0}], {}).status == "diverged"
+    assert Outcome.from_rows([ROW], {}).status == "finished"  # a profile's rows say nothing of it
 
 
 @pytest.mark.parametrize(
@@ -99,12 +99,12 @@ AS_DICTS: tuple[Row, ...] = (
 
 
 def test_an_array_has_the_rows_that_it_was_made_of() -> None:
-    rows = Rows.of(AS_DICTS)
+    rows = Rows.pack(AS_DICTS)
     assert rows == AS_DICTS == tuple(rows) and len(rows) == 3
     assert AS_DICTS.__eq__(rows) is NotImplemented and operator.eq(AS_DICTS, rows)
     assert [str(row["late"]) for row in rows if "late" in row] == ["-0.0"]
     assert (rows[-1], rows[1:], rows[5:]) == (AS_DICTS[-1], AS_DICTS[1:], ())
-    assert rows.index(AS_DICTS[1]) == 1 and Rows.of(rows) is rows
+    assert rows.index(AS_DICTS[1]) == 1 and Rows.pack(rows) is rows
     for place in (3, -4):
         with pytest.raises(IndexError):
             rows[place]
@@ -113,7 +113,7 @@ def test_an_array_has_the_rows_that_it_was_made_of() -> None:
 
 
 def test_columns_of_an_array_are_those_of_its_rows() -> None:
-    rows = Rows.of(AS_DICTS)
+    rows = Rows.pack(AS_DICTS)
     for name in ("epoch", "loss", "error", "late", "never"):
         assert rows.column(name) == [row[name] for row in AS_DICTS if name in row]
         assert rows.all_have(name) == all(name in row for row in AS_DICTS)
@@ -126,6 +126,6 @@ def test_columns_of_an_array_are_those_of_its_rows() -> None:
 
 
 def test_no_rows_are_no_array() -> None:
-    none = Rows.of(())
+    none = Rows.pack(())
     assert (len(none), bool(none), tuple(none), none.column("epoch")) == (0, False, (), [])
     assert none.all_have("epoch")

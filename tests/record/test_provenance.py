@@ -43,7 +43,7 @@ def test_the_same_sources_are_the_same_code_under_any_name() -> None:
     other = {"commit": "1234567890ab", "sources": "0" * 12}
     twin = {**other, "commit": "vitscale 0.2.0"}
     facts = {"a": same, "b": other, "c": twin, "d": own}
-    found = commits_of({name: Outcome(Status.FINISHED, facts=of) for name, of in facts.items()})
+    found = commits_of({name: Outcome(Status.FINISHED, facts=f) for name, f in facts.items()})
     assert found == {
         "a": own["commit"],
         "b": "1234567890ab",

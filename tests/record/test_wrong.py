@@ -45,7 +45,7 @@ def test_bits_are_those_of_the_final_models_and_count_to_the_errors(
     state = final_state(store.trial(TINY.id))
     for split in ("val", "test"):
         for weights, part in (("", "model"), ("ema_", "ema")):
-            bits = wrong.of(split, weights)
+            bits = wrong.bits_of(split, weights)
             assert bits is not None
             np.testing.assert_array_equal(bits, predicted(TINY, state[part], split))
             error = outcome.rows[-1][f"{split}_{weights}error_pct"]
@@ -60,8 +60,8 @@ def test_without_an_average_bits_of_averaged_weights_are_those_of_the_raw_ones(
     store, outcome = trained(config, tmp_path)
     wrong = store.misclassified(config.id, outcome)
     assert wrong is not None and set(wrong.bits) == {"val_wrong", "test_wrong"}
-    assert wrong.of("val", "ema_") is wrong.of("val", "") is not None
-    assert wrong.of("minival", "") is None
+    assert wrong.bits_of("val", "ema_") is wrong.bits_of("val", "") is not None
+    assert wrong.bits_of("minival", "") is None
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -152,8 +152,8 @@ def test_a_bit_is_a_bit(share: float, most: int) -> None:
     bits |= {"v2_wrong": rng.random(9_999) < share, "real_wrong": np.ones(3, bool)}
     back = decode(*encode(Misclassified(bits, {"val": "a", "v2": "b", "real": "c"})))
     assert json.loads(json.dumps(dict(back.images))) == {"val": "a", "v2": "b", "real": "c"}
-    for name, of in bits.items():
-        np.testing.assert_array_equal(back.bits[name], of)
+    for name, wrong in bits.items():
+        np.testing.assert_array_equal(back.bits[name], wrong)
 
 
 def test_no_warning_comes_with_an_ended_training(tmp_path: Path) -> None:

@@ -15,16 +15,16 @@ from vitscale.train.pixel_ops import Warp, plan
 
 
 def _at_once(
-    planned: Callable[..., Callable[[Tensor], Tensor]], images: Tensor, *of: Any
+    planned: Callable[..., Callable[[Tensor], Tensor]], images: Tensor, *args: Any
 ) -> Tensor:
     packed = PackedCopy(images.device)
-    step = planned(packed, images.shape[-2:], *of)
+    step = planned(packed, images.shape[-2:], *args)
     packed.send()
     return step(images.clone())
 
 
 crop_pixels, augment, erase = (
-    partial(_at_once, of) for of in (plan_crop, plan_augment, plan_erase)
+    partial(_at_once, planned) for planned in (plan_crop, plan_augment, plan_erase)
 )
 
 

@@ -37,7 +37,7 @@ def predicted(config: TrainConfig, weights: dict[str, torch.Tensor], split: str)
     model.load_state_dict(weights)
     images, train_images = load_split(config, split, None), load_split(config, "train", None)
     assert images.pixels is not None and train_images.pixels is not None
-    pixels, whole = (of.pixels.float() / of.white for of in (images, train_images))
+    pixels, whole = (source.pixels.float() / source.white for source in (images, train_images))
     with torch.no_grad():
         logits = model.eval()((pixels - whole.mean()) / whole.std(correction=0))
     return (logits.argmax(1) != images.labels).numpy()

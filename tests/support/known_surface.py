@@ -221,10 +221,10 @@ def _values(laws: fits.Fit, new: np.ndarray) -> dict[str, np.ndarray]:
 
 def cover(made: Sequence[Hit], method: str, name: str) -> tuple[float, float]:
     """(share of intervals that hold the truth, their median width)."""
-    of = np.array([hit[method, name] for hit in made])
-    of = of[np.isfinite(of[:, 0])]  # a held-out cell that diverged was not measured
-    return float(((of[:, 1] <= of[:, 0]) & (of[:, 0] <= of[:, 2])).mean()), float(
-        np.median(of[:, 2] - of[:, 1])
+    x = np.array([hit[method, name] for hit in made])
+    x = x[np.isfinite(x[:, 0])]  # a held-out cell that diverged was not measured
+    return float(((x[:, 1] <= x[:, 0]) & (x[:, 0] <= x[:, 2])).mean()), float(
+        np.median(x[:, 2] - x[:, 1])
     )
 
 
@@ -312,8 +312,8 @@ def main(case: str, num: int, methods: Sequence[str] = METHODS) -> None:
     if case == "misfit":
         for name in CASES:
             for seeds in (2, 3):
-                of = replace(CASES[name], num_seeds=seeds)
-                p = np.array([misfit_p(of, seed) for seed in range(num)])
+                surface = replace(CASES[name], num_seeds=seeds)
+                p = np.array([misfit_p(surface, seed) for seed in range(num)])
                 share = float((p < 0.05).mean())
                 print(f"{name:9} {seeds} {share:.3f} ({(share * (1 - share) / num) ** 0.5:.3f})")
         return
@@ -322,8 +322,8 @@ def main(case: str, num: int, methods: Sequence[str] = METHODS) -> None:
             for off in (0.0, 1.5):
                 made = [isoflop(seed, noise, off_center=off) for seed in range(num)]
                 for name in ("law", "parabola"):
-                    of = np.array([hit[name, "optimal size"] for hit in made])
-                    bias = float((of[:, 1:].mean(1) - of[:, 0]).mean())
+                    intervals = np.array([hit[name, "optimal size"] for hit in made])
+                    bias = float((intervals[:, 1:].mean(1) - intervals[:, 0]).mean())
                     share, width = cover(made, name, "optimal size")
                     print(f"{noise:g} {off:g} {name:9} {share:.3f} {width:.3g} {bias:+.4f}")
         return

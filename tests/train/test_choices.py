@@ -156,11 +156,11 @@ def trained(config: TrainConfig, folder: Path, data_root: Path, parents: dict[st
 
 
 def test_every_choice_has_a_case() -> None:
-    assert {field: set(of) for field, of in CASES.items()} == {
+    assert {field: set(cases) for field, cases in CASES.items()} == {
         f: set(c) for f, c in choices(TrainConfig).items()
     }
     both = {**CASES, **PROFILES}
-    assert {field: set(of) for field, of in both.items()} == {
+    assert {field: set(cases) for field, cases in both.items()} == {
         f: set(c) for f, c in choices(ProfileConfig).items()
     }
 

@@ -64,14 +64,14 @@ def test_a_training_repeats_and_resumes_by_the_bit_and_is_that_of_a_cpu(
     names = list(configs.RESUMED)[group::NUM_GROUPS]
     found = tried(["adamw", *names], "deterministic", data_root, tmp_path)
     for name in names:
-        of = found[name]
-        assert of["repeats"] and of["resumes"], (name, of)
-        assert of["captures"] and of["captured_resumes"], (name, of)
+        facts = found[name]
+        assert facts["repeats"] and facts["resumes"], (name, facts)
+        assert facts["captures"] and facts["captured_resumes"], (name, facts)
         bound = ENLARGED.get(name, BOUNDS[configs.RESUMED[name].precision])
-        assert of["gap_cpu"] <= bound, (name, of)
-        assert of["waits"] == 0 or name == "adamw", (name, of)
+        assert facts["gap_cpu"] <= bound, (name, facts)
+        assert facts["waits"] == 0 or name == "adamw", (name, facts)
     # cuBLAS keeps its workspaces; no training adds to what is left
-    assert len({of["left_bytes"] for of in found.values()}) == 1, found
+    assert len({facts["left_bytes"] for facts in found.values()}) == 1, found
 
 
 @pytest.mark.parametrize("how", ["", "held", "loaders"])

@@ -73,7 +73,7 @@ def test_a_checkpoint_of_another_format_is_gone_on_from_bit_for_bit(
     next(first)
     first.close()
     workdir = Workdir(tmp_path / "cut")
-    newest = CheckpointName.of(workdir.names(CHECKPOINT)[-1])
+    newest = CheckpointName.parse(workdir.names(CHECKPOINT)[-1])
     state = checkpoint.load(workdir, CPU)
     assert newest is not None and state is not None and 0 < state["step"] < config.num_steps
     workdir.remove(str(newest))

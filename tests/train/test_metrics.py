@@ -248,7 +248,7 @@ def test_a_training_that_older_code_began_goes_on(
         whole[1][n] for n in evaluation_columns("val")
     ]
     trial = store.claim(config.id, config.non_default(), "s", 1)
-    assert store.finish(trial, Outcome.of([first, last], {}))
+    assert store.finish(trial, Outcome.from_rows([first, last], {}))
     assert store.read(config.id).rows == (first, last)
 
 
@@ -276,7 +276,7 @@ def test_a_study_of_older_and_newer_trials_is_read_reported_and_shown(tmp_path: 
         rows = list(train(trial.config, tmp_path / trial.config.id))
         written[trial.config.id] = without_news(rows) if number % 2 else rows
         claimed = store.claim(trial.config.id, trial.config.non_default(), study.slug, 1)
-        store.finish(claimed, Outcome.of(written[trial.config.id], {}))
+        store.finish(claimed, Outcome.from_rows(written[trial.config.id], {}))
     read = read_trials(study, store)
     assert {trial_id: list(outcome.rows) for trial_id, outcome in read.items()} == written
     table, rows_table = outcomes(study, read), tidy(study, read)
@@ -315,7 +315,7 @@ def test_tables_are_those_of_one_dictionary_per_row() -> None:
         status = (Status.FINISHED, Status.MISSING, Status.FAILED)[(i % 13 == 1) + (i % 29 == 1)]
         read[trial.config.id] = Outcome(
             status,
-            Rows.of(rows) if status is Status.FINISHED else (),
+            Rows.pack(rows) if status is Status.FINISHED else (),
             {"commit": f"c{i % 4}", "machine": "m"},
         )
     records, of_rows = [], []
@@ -348,4 +348,4 @@ def test_tables_are_those_of_one_dictionary_per_row() -> None:
     pd.testing.assert_frame_equal(rows_table[list(expected)], expected)
     taken = dict(read)
     pd.testing.assert_frame_equal(take_tidy(study, taken), rows_table)
-    assert taken == {trial_id: replace(of, rows=()) for trial_id, of in read.items()}
+    assert taken == {trial_id: replace(outcome, rows=()) for trial_id, outcome in read.items()}

@@ -206,7 +206,7 @@ def test_a_training_resumes_waits_for_nothing_and_leaves_no_memory(
         "refused": 0,
         "left_bytes": 0,
     }
-    graphs = {name: of.pop("graphs") for name, of in found.items()}
+    graphs = {name: f.pop("graphs") for name, f in found.items()}
     assert found == dict.fromkeys(names, expected)
     assert all(num >= bool(how) for num in graphs.values()), graphs
 
@@ -242,7 +242,7 @@ def test_a_training_that_is_told_to_end_is_saved(
     saved = saved_when_told(null, data_root, tmp_path, how)
     state = checkpoint.load(Workdir(tmp_path), torch.device("cpu"))
     assert state is not None
-    assert state["step"] == CheckpointName.of(saved.name).step
+    assert state["step"] == CheckpointName.parse(saved.name).step
     assert state["step"] >= 3 if not how else state["step"] == 3
     assert (state["rows"] == []) == (how == "loaders")
     assert all(t.device.type == "cpu" for t in state["model"].values())
@@ -311,7 +311,7 @@ def test_images_on_disk_are_sent_raw_and_what_a_step_waits_for_them_is_in_its_ro
         "read here": [4, 8],
         "readers": [4, 8],
     }
-    assert {of["waits"] for of in found.values() if isinstance(of, dict) and "waits" in of} == {0}
+    assert {f["waits"] for f in found.values() if isinstance(f, dict) and "waits" in f} == {0}
     # a prepared set of 40 pixels, cropped on the device to 32
     assert found["sent"] == ["cpu", "torch.uint8", 64, 3, 40, 40]
     assert found["finished"] == [64, 3, 32, 32]

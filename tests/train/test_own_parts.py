@@ -184,7 +184,7 @@ def test_a_part_trains_as_what_it_is_a_copy_of(
     assert not try_out(config) or "augment" in part
     rows, expected = rows_of(config, folder / "part"), rows_of(twin, folder / "twin")
     if config.loss != "ce" or "SGD" in config.optimizer:  # the order of additions is another one
-        losses = [[row["train_loss"] for row in of] for of in (rows, expected)]
+        losses = [[row["train_loss"] for row in epochs] for epochs in (rows, expected)]
         assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     else:
         assert rows == expected
@@ -284,7 +284,7 @@ def test_a_model_that_draws_for_the_batch_is_noticed(folder: Path) -> None:
 
 # --- timm's optimizers ----------------------------------------------------------------------------
 
-NAMES = [name for of in timm.optim.list_optimizers() if not REFUSED.fullmatch(name := str(of))]
+NAMES = [name for o in timm.optim.list_optimizers() if not REFUSED.fullmatch(name := str(o))]
 
 
 def stepped(name: str, scale: float = 1.0, bad: float = 0.0, saved: bool = False) -> list[Any]:
@@ -331,7 +331,7 @@ def test_fallback_lr_is_that_of_what_muon_does_not_orthogonalize() -> None:
         for weight in model.parameters():
             weight.grad = torch.randn_like(weight)
         optimizer.step()
-        return {name: of.detach() - before[name] for name, of in model.named_parameters()}
+        return {name: p.detach() - before[name] for name, p in model.named_parameters()}
 
     once, twice = moved(0.002), moved(0.004)
     ratio = {name: (twice[name].norm() / change.norm()).item() for name, change in once.items()}

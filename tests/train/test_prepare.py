@@ -288,7 +288,7 @@ def test_a_set_that_was_begun_otherwise_is_left_alone(source: Path, tmp_path: Pa
     prepare(request(source, tmp_path))
     with refusing("skip_unreadable=True"):
         prepare(request(source, tmp_path, skip_unreadable=True))
-    with pytest.raises(ValueError, match=r"a split must be one of train, val, but got \(v2\)"):
+    with refusing("(v2)"):
         prepare(request(source, tmp_path / "v2", splits=("v2",)))
 
 
@@ -357,7 +357,7 @@ IN_VAL = {"cat/9.png", "cat/1.png", "dog/2.png", "owl/0.png"}
 
 def unsplit(folder: Path, *, backwards: bool) -> Path:
     """Gray images CLASS/i.png, written in one order or the other."""
-    names = [f"{of_class}/{i}.png" for of_class, of in UNSPLIT.items() for i in of]
+    names = [f"{of_class}/{i}.png" for of_class, files in UNSPLIT.items() for i in files]
     for name in reversed(names) if backwards else names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         Image.new("L", (9, 9), len(name)).save(folder / name)

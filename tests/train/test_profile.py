@@ -169,18 +169,18 @@ def test_a_study_is_of_profiles_on_one_device_or_of_trainings() -> None:
 
 def test_the_plan_at_imagenet_has_the_cells_of_the_published_tables() -> None:
     made = plan("throughput", "imagenet")
-    of = [(t.arm.factors["model"], t.config) for t in made.trials]
-    table_4 = [(model, c.batch_size, c.layout) for model, c in of if model in ("S18x2", "B18x2")]
+    own = [(t.arm.factors["model"], t.config) for t in made.trials]
+    table_4 = [(model, c.batch_size, c.layout) for model, c in own if model in ("S18x2", "B18x2")]
     assert sorted(table_4) == sorted(
         itertools.product(("S18x2", "B18x2"), (1, 2, 4, 8, 16, 32, 64), ("seq", "par"))
     )
     assert (
-        all(c.timed_runs == 30 and c.precision == "fp16" for _, c in of)
-        and len(of) == 28 + 8 + 5 + 11
+        all(c.timed_runs == 30 and c.precision == "fp16" for _, c in own)
+        and len(own) == 28 + 8 + 5 + 11
     )
-    pairs = {model: complexity(c).flops / 1e9 for model, c in of if "18x2" in model}
+    pairs = {model: complexity(c).flops / 1e9 for model, c in own if "18x2" in model}
     assert pairs["B18x2"] == pytest.approx(52.5, abs=0.1)  # of B18x2: Touvron et al. 2022, Table 3
-    others = [c for model, c in of if c.profile == "inference" and model not in ("S18x2", "B18x2")]
+    others = [c for model, c in own if c.profile == "inference" and model not in ("S18x2", "B18x2")]
     assert {c.batch_size for c in others} == {256}
 
 
@@ -258,9 +258,9 @@ def test_a_profile_gets_a_whole_device_and_refuses_less() -> None:
         (on_gpu, "workers_per_trial", 2),
         (on_gpu, "device", "cpu"),
     ]
-    for of, name, value in [*less, *other]:
+    for config, name, value in [*less, *other]:
         with refusing(f"{name}={value}"):
-            resources_for(of, {name: value})
+            resources_for(config, {name: value})
 
 
 def test_profiles_do_not_start_beside_another_study(tmp_path: Path) -> None:
@@ -573,7 +573,7 @@ def test_cells_without_a_change_seldom_have_one_after_holm() -> None:
     p = np.array(
         [[change_p(*cell) for cell in rng.normal(1000, 30, (16, 2, 10))] for _ in range(num)]
     )
-    assert np.mean([min(holm(of.tolist())) < 0.05 for of in p]) < 0.05 + 3 * np.sqrt(
+    assert np.mean([min(holm(values.tolist())) < 0.05 for values in p]) < 0.05 + 3 * np.sqrt(
         0.05 * 0.95 / num
     )
     assert np.mean(p.min(axis=1) < 0.05) > 0.4

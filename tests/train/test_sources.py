@@ -206,7 +206,7 @@ def test_torchvision_classes_in_memory_and_decoded(tmp_path: Path) -> None:
     images = load_split(config_of("torchvision:KMNIST", channels=1), "train", tmp_path)
     assert images.pixels is not None and torch.equal(images.pixels[:, 0], torch.from_numpy(grey))
     assert images.labels.tolist() == labels.tolist()
-    with pytest.raises(ValueError, match=r"must be one of train, val, but got \(test\)"):
+    with refusing("(test)"):
         load_split(config_of("torchvision:KMNIST", channels=1, eval_split="test"), "test", tmp_path)
     wnids = (
         "n01440764 n02102040 n02979186 n03000684 n03028079 n03394916 n03417042 n03425413 "
@@ -224,9 +224,7 @@ def test_torchvision_classes_in_memory_and_decoded(tmp_path: Path) -> None:
     )
     with refusing(tmp_path):
         load_split(config_of("torchvision:SVHN"), "train", tmp_path)
-    with pytest.raises(
-        ValueError, match=r"train or split must be named, but got \(torchvision:Nine\)"
-    ):
+    with refusing("torchvision:Nine"):
         load_split(config_of("torchvision:Nine"), "train", tmp_path)
 
 
@@ -508,7 +506,7 @@ def test_classes_of_shards_are_matched_by_name(tmp_path: Path) -> None:
             assert images.labels[index] == (images[index].max() > 0)
     parquet._open.cache_clear()
     colours(folder / "validation-00000-of-00001.parquet", ["black", "white", "red"])
-    with pytest.raises(ValueError, match=r"must name the same classes, but got \(.*validation"):
+    with refusing("validation"):
         open_folder(folder, 1).read("val")
 
 

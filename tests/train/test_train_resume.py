@@ -433,7 +433,7 @@ def test_a_worker_is_fenced_when_the_trial_is_done(tmp_path: Path) -> None:
     first = every_step(CONV, store.claim("t", {}, "study", 1))
     next(first)
     second_workdir = store.claim("t", {}, "study", 2)
-    assert store.finish(second_workdir, Outcome.of(every_step(CONV, second_workdir), {}))
+    assert store.finish(second_workdir, Outcome.from_rows(every_step(CONV, second_workdir), {}))
     with pytest.raises(Fenced):
         list(first)
     assert [row["epoch"] for row in store.read("t").rows] == [1, 2]

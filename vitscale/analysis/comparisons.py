@@ -79,9 +79,9 @@ def compared(results: Results, name: str) -> list[Row]:
     if table.sets == "metric":
         columns = {study.column.split: "value"}
     return [
-        _row(study, one, on, tuple(by_arm[arm] for arm in one.weights), columns)
-        for one in table.make(study)
-        for on in table.on(study, one)
+        _row(study, row, on, tuple(by_arm[arm] for arm in row.weights), columns)
+        for row in table.make(study)
+        for on in table.on(study, row)
     ]
 
 
@@ -120,9 +120,9 @@ def _of_common_parents(runs: Sequence[pd.DataFrame]) -> tuple[pd.DataFrame, ...]
 
 def _values(runs: Sequence[pd.DataFrame], columns: Sequence[str]) -> list[np.ndarray]:
     """Of each arm the values of a column, or the differences of two within each run."""
-    values = [estimates.errors(of, columns[0]) for of in runs]
+    values = [estimates.errors(r, columns[0]) for r in runs]
     for name in columns[1:]:
-        values = [x - estimates.errors(of, name) for x, of in zip(values, runs, strict=True)]
+        values = [x - estimates.errors(r, name) for x, r in zip(values, runs, strict=True)]
     return values
 
 
@@ -142,8 +142,8 @@ def difference(
     if not np.isnan(result.estimate):
         return result
     without = [
-        f"{arm}: {estimates.describe(of)}"
-        for arm, of, x in zip(comparison.weights, runs, values, strict=True)
+        f"{arm}: {estimates.describe(arm_runs)}"
+        for arm, arm_runs, x in zip(comparison.weights, runs, values, strict=True)
         if not len(x)
     ]
     return result._replace(method="; ".join(without))
@@ -191,7 +191,7 @@ def _judged(
 def _cells_of(row: Row, layout: Layout) -> dict[str, object]:
     """The numbers of a row, in the order of the columns."""
     value, result = layout.value, row.result
-    sizes = [len(estimates.finished(of)) for of in row.runs]
+    sizes = [len(estimates.finished(arm_runs)) for arm_runs in row.runs]
     if layout.suffixes:
         lost = [estimates.counts(cell.runs)["diverged"] for cell in row.cells]
         numbers: dict[str, Sequence[object]] = {"n": sizes, "diverged": lost}

@@ -50,7 +50,7 @@ def unfinished(results: Results) -> str:
 
 def counts(results: Results) -> pd.DataFrame:
     """One row per arm: how many of its trials ended with each status."""
-    of = [
+    statuses = [
         (arm, results.trials.loc[results.trials["arm"] == arm, "status"])
         for arm in results.study.arms
     ]
@@ -61,7 +61,7 @@ def counts(results: Results) -> pd.DataFrame:
                 "planned": len(ended),
                 **{status: int((ended == status).sum()) for status in STATUSES},
             }
-            for arm, ended in of
+            for arm, ended in statuses
         ]
     )
 
@@ -149,8 +149,8 @@ def mixed_evaluations(trials: pd.DataFrame) -> list[str]:
     if EVAL_IMAGES not in trials:
         return []
     names = [name for name in OF_IMAGES if name in trials]
-    groups = [of for _, of in trials.groupby(names)] if names else [trials]
-    return [said for of in groups if (said := mixed_images(of[EVAL_IMAGES].fillna("")))]
+    groups = [group for _, group in trials.groupby(names)] if names else [trials]
+    return [said for group in groups if (said := mixed_images(group[EVAL_IMAGES].fillna("")))]
 
 
 def mixed_hardware(results: Results) -> list[str]:

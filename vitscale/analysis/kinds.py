@@ -50,13 +50,13 @@ def add_question(
     """
     if kind not in KINDS:
         raise ValueError(f"a kind must be among ({', '.join(KINDS)}), but got (kind={kind!r})")
-    given, of = {**named(tables), **named(figures)}, KINDS[kind]
-    if taken := sorted(given.keys() & {*of.tables, *of.figures, *COMPARED}):
+    given, base = {**named(tables), **named(figures)}, KINDS[kind]
+    if taken := sorted(given.keys() & {*base.tables, *base.figures, *COMPARED}):
         raise ValueError(f"a table or figure must have a name of its own, but got {shown(taken)}")
     made = replace(
-        of,
-        tables={**of.tables, **named(tables)},
-        figures={**of.figures, **named(figures)},
+        base,
+        tables={**base.tables, **named(tables)},
+        figures={**base.figures, **named(figures)},
     )
     KINDS[kind] = made
     COMPARED.update(compared)

@@ -14,7 +14,7 @@ def check_known_names(study: Study) -> None:
     Also for what the kind would ignore, of which a stored study is still reported.
     """
     check_use(study)
-    names = {name for of in of_kind(study.kind) for name in (*of.tables, *of.figures)}
+    names = {name for q in of_kind(study.kind) for name in (*q.tables, *q.figures)}
     if not names.issuperset((*study.figures, *study.tables)):
         from vitscale.analysis.kinds import check
 

@@ -274,7 +274,7 @@ def _of_means(
     if paired:  # the sd of a weighted sum within a parent, as one run
         weights = (math.sqrt((1 - CORRELATION) * sum(weight**2 for weight in weights)),)
         test = f"paired t by parent; equal sds and a correlation of {CORRELATION:g} are assumed"
-    sds, margin = (of(n, comparisons, weights) for of in (smallest_mean, smallest_margin))
+    sds, margin = (f(n, comparisons, weights) for f in (smallest_mean, smallest_margin))
     if n == 2:
         return [
             (

@@ -27,8 +27,8 @@ def figures(kind: str) -> Functions:
 def answers(results: Results) -> list[str]:
     """The sentences of the tables of the study that have some, for its headline."""
     study, every = results.study, dict[str, Callable[[Results], list[str]]]()
-    for of in of_kind(study.kind):
-        every |= getattr(_module(of.module), "ANSWERS", {})
+    for question in of_kind(study.kind):
+        every |= getattr(_module(question.module), "ANSWERS", {})
     every |= OWN_ANSWERS
     return [
         sentence

@@ -64,7 +64,7 @@ def place(ledger: Ledger, look: Look) -> Looks:
     same = next((old for old in past if old.digest == look.digest), None)
     tested: dict[str, set[str]] = {}
     digests = {old.digest for old in of_p}
-    for old in (*of_p, *(of for of in ledger.again if of.digest in digests)):
+    for old in (*of_p, *(repeat for repeat in ledger.again if repeat.digest in digests)):
         for column, of_tests in old.p.items():
             tested.setdefault(column, set()).update(of_tests)
     again = None if same is None else same.p

@@ -102,7 +102,7 @@ def summary(results: Results) -> Summary:
     status and means of the metric with Student's 95% intervals; n is the number of finished runs.
     """
     table = results.once(lr_sweep)
-    return {str(arm): _numbers(of, results.study) for arm, of in table.groupby("shape", sort=False)}
+    return {str(arm): _numbers(g, results.study) for arm, g in table.groupby("shape", sort=False)}
 
 
 def _numbers(sweep: pd.DataFrame, study: Study) -> dict[str, float]:
@@ -173,9 +173,11 @@ def _grid(study: Study) -> str:
         seeds.setdefault(trial.arm.name, {}).setdefault(trial.config.lr, set()).add(
             trial.config.seed
         )
-    lrs = either(len(of) for of in seeds.values())
-    nums = either(len(at_lr) for of in seeds.values() for at_lr in of.values())
-    same = all(at_lr == next(iter(of.values())) for of in seeds.values() for at_lr in of.values())
+    lrs = either(len(own) for own in seeds.values())
+    nums = either(len(at_lr) for own in seeds.values() for at_lr in own.values())
+    same = all(
+        at_lr == next(iter(own.values())) for own in seeds.values() for at_lr in own.values()
+    )
     return f"{lrs} lr with {'the same ' if same else ''}{nums} seeds at each"
 
 

@@ -31,10 +31,10 @@ def printed_errors(
     """
     rows = [(arm(row), row) for row in table_rows(name)]
     return {
-        of: {
+        name_of_set: {
             of_arm: float(100 - Decimal(row[column]))
             for of_arm, row in rows
             if of_arm and row[column]
         }
-        for of, column in sets.items()
+        for name_of_set, column in sets.items()
     }

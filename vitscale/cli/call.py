@@ -97,7 +97,7 @@ def _arguments(parser: argparse.ArgumentParser, options: Mapping[str, Any]) -> I
             if actions[name].nargs == "+":
                 yield from (option, *map(str, several))
             else:  # given several times
-                yield from (f"{option}={one}" for one in several)
+                yield from (f"{option}={x}" for x in several)
         else:
             yield f"{option}={os.fspath(value) if isinstance(value, os.PathLike) else value}"
 

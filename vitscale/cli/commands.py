@@ -180,7 +180,7 @@ def compare(options: argparse.Namespace) -> None:
         )
         return
     metric = pairs[0][0].study.column.metric
-    cells = [row for one in compared for row in ([""] * 4, *as_cells(one, metric))]
+    cells = [row for c in compared for row in ([""] * 4, *as_cells(c, metric))]
     print(columns(cells[1:]))
     print(
         f"\n{compared[0]['metric']} of the last epoch, 95% intervals; difference: left minus "

@@ -33,8 +33,8 @@ def script(shell: str, parser: argparse.ArgumentParser) -> str:
         action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
     )
     options = {
-        name: sorted(word for word in of._option_string_actions if word.startswith("--"))
-        for name, of in parsers.choices.items()
+        name: sorted(word for word in subparser._option_string_actions if word.startswith("--"))
+        for name, subparser in parsers.choices.items()
     }
     if shell == "fish":
         helps = {action.dest: action.help or "" for action in parsers._choices_actions}
@@ -43,6 +43,6 @@ def script(shell: str, parser: argparse.ArgumentParser) -> str:
             lines.append(FISH.format(name=name, help=shlex.quote(helps[name])))
             lines += [FISH_OPTION.format(name=name, option=word[2:]) for word in words]
         return "\n".join([*lines, FISH_STUDY])
-    cases = "\n".join(f'      {name}) words="{" ".join(of)}" ;;' for name, of in options.items())
+    cases = "\n".join(f'      {name}) words="{" ".join(own)}" ;;' for name, own in options.items())
     of_bash = BASH.format(commands=f'"{" ".join(options)}"', cases=cases)
     return (ZSH if shell == "zsh" else "") + of_bash

@@ -174,18 +174,18 @@ def _docstrings(module: str) -> dict[str, str]:
     """The docstring of each function of a module of vitscale.analysis."""
     path = PACKAGE / "analysis" / f"{module.replace('.', '/')}.py"
     nodes = ast.parse(path.read_text()).body
-    return {of.name: ast.get_docstring(of) or "" for of in nodes if isinstance(of, ast.FunctionDef)}
+    return {n.name: ast.get_docstring(n) or "" for n in nodes if isinstance(n, ast.FunctionDef)}
 
 
 def _metrics() -> str:
     """What a study may be about."""
-    from vitscale.plan.metrics import METRICS as known
+    from vitscale.plan.metrics import METRICS
 
     lines = [
         "| column ends in | is the | unit | worst | `near` | `beyond` |",
         "|---|---|---|---|---|---|",
     ]
-    for metric in known.values():
+    for metric in METRICS.values():
         numbers = " | ".join(f"{x:g}" for x in (metric.worst, metric.near, metric.beyond))
         lines.append(f"| `{metric.name}` | {metric.label} | {metric.unit} | {numbers} |")
     return "\n".join(lines)
@@ -262,20 +262,20 @@ def entry(name: str) -> str:
 
     Raises ValueError for a name that means none.
     """
-    entries = {f.name: (of, f) for of in ("ProfileConfig", "TrainConfig") for f in fields_of(of)}
+    entries = {f.name: (c, f) for c in ("ProfileConfig", "TrainConfig") for f in fields_of(c)}
     meant = name if name in entries else field_meant(name, field_types(ProfileConfig))
     if meant is None:
         near = difflib.get_close_matches(name, entries, n=3, cutoff=0.4)
         hint = f"; near it are {', '.join(near)}" if near else ""
         raise ValueError(f"a field of a config must be known, but got ({shown(name)}){hint}")
-    of, field = entries[meant]
+    owner, field = entries[meant]
     rows = [
         ["values", field.values],
         ["default", field.default or "none: it has to be given"],
         *([["elsewhere", ", ".join(field.aliases)]] if field.aliases else []),
         [
             "part of",
-            f"{of}, {field.section[0].lower()}{field.section[1:]}" if field.section else of,
+            f"{owner}, {field.section[0].lower()}{field.section[1:]}" if field.section else owner,
         ],
     ]
     return f"{field.name}: {field.meaning}\n{columns(rows, left=2)}"

@@ -62,8 +62,8 @@ class StudyResults:
 
         from vitscale.record.table import with_fields
 
-        of = self._results
-        return pd.concat(with_fields(of.study, of.rows, of.trials), ignore_index=True)
+        r = self._results
+        return pd.concat(with_fields(r.study, r.rows, r.trials), ignore_index=True)
 
     @cached_property
     def tables(self) -> Mapping[str, pd.DataFrame]:
@@ -121,12 +121,12 @@ class StudyResults:
         from vitscale.analysis.report.report import PAGE
         from vitscale.analysis.report.save import as_png
 
-        of, escape = self._results, html.escape
+        results, escape = self._results, html.escape
         plan = f"by the plan of <code>{escape(self.command)}</code>"
         parts = [f"<p><b>{escape(self.study.question)}</b> {self._counts()}, {plan}</p><ul>"]
         parts += [f"<li>{escape(line)}</li>" for line in self.headline]
         parts.append("</ul>")
-        if self.study.figures and len(of.rows):
+        if self.study.figures and len(results.rows):
             png = base64.b64encode(as_png(self.figure(self.study.figures[0]))).decode()
             image = f'<img src="data:image/png;base64,{png}" style="max-width: 100%; width: 50em"'
             parts.append(f'{image} alt="{escape(self.study.figures[0])}">')

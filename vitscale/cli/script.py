@@ -193,7 +193,7 @@ class Parser(argparse.ArgumentParser):
         command = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
         if option:
             commands = (a for a in self._actions if isinstance(a, argparse._SubParsersAction))
-            choices = {name: of for action in commands for name, of in action.choices.items()}
+            choices = {name: p for action in commands for name, p in action.choices.items()}
             asked = next((choices[word] for word in self.given if word in choices), self)
             return did_you_mean(option[1], asked._option_string_actions)
         return did_you_mean(command[1], re.findall(r"[^\s',]+", command[2])) if command else ""

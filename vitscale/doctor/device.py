@@ -56,11 +56,11 @@ def convolutions(machine: Machine) -> Finding:
     device = torch.device(machine.device)
     gaps: dict[str, list[float]] = {}
     for stride in (1, 2):
-        one, other = (
+        reference, other = (
             _convolved(stride, *where)
             for where in (("cpu", torch.float64), (device, torch.float32))
         )
-        for name, exact in one.items():
+        for name, exact in reference.items():
             gap = ((other[name] - exact).abs() / exact.abs().mean()).max().item()
             gaps.setdefault(name, []).append(gap)
     largest = {name: float(np.max(both)) for name, both in gaps.items()}  # NaN if one is

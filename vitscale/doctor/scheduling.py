@@ -101,7 +101,7 @@ def packed(machine: Machine) -> Finding:
         gap(*([row["train_loss"] for row in run] for run in pair))
         for pair in zip(alone, together, strict=True)
     )
-    spent_s = [statistics.median(run[-1]["train_s"] for run in of) for of in (together, alone)]
+    spent_s = [statistics.median(run[-1]["train_s"] for run in runs) for runs in (together, alone)]
     gain = NUM_PACKED * spent_s[1] / spent_s[0]
     detail = (
         f"{NUM_PACKED} trials at once on one device have the losses that they have alone within "

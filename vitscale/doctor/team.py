@@ -28,9 +28,9 @@ def team(machine: Machine) -> Finding:
             compared(
                 reference(machine.device, config),
                 losses,
-                f"{of}of two processes ({backend}) and one",
+                f"{label}of two processes ({backend}) and one",
             )
-            for (config, of), losses in zip(MODELS, measured, strict=True)
+            for (config, label), losses in zip(MODELS, measured, strict=True)
         )
     )
 

@@ -132,9 +132,11 @@ def fp32(machine: Machine) -> Finding:
     return both(
         *(
             compared(
-                reference("cpu", config), reference(machine.device, config), f"{of}on GPU and CPU"
+                reference("cpu", config),
+                reference(machine.device, config),
+                f"{label}on GPU and CPU",
             )
-            for config, of in MODELS
+            for config, label in MODELS
         )
     )
 
@@ -145,10 +147,10 @@ def precision(name: str, machine: Machine) -> Finding:
         compared(
             reference("cpu", config),
             losses(config.replace(precision=name), machine),
-            f"{of}in {name} and in fp32 on the CPU",
+            f"{label}in {name} and in fp32 on the CPU",
             BOUNDS[name],
         )
-        for config, of in MODELS
+        for config, label in MODELS
     )
     if vit.verdict == "pass" and float(vit.values["gap"]) <= BOUNDS["fp32"]:
         vit = failed(f"{vit.detail}, as in fp32: {name} was not used")
@@ -157,7 +159,7 @@ def precision(name: str, machine: Machine) -> Finding:
 
 def both(first: Finding, second: Finding) -> Finding:
     """Passed if both are."""
-    holds = all(one.verdict == "pass" for one in (first, second))
+    holds = all(f.verdict == "pass" for f in (first, second))
     values = {**first.values, **{f"{name}_stem": v for name, v in second.values.items()}}
     return judged(holds, f"{first.detail}; {second.detail}", **values)
 
@@ -244,10 +246,10 @@ def as_found(
     parts, same = [], True
     for number, name in enumerate(names, 1):
         gaps = [
-            gap([row["train_loss"] for row in of[0]], [row["train_loss"] for row in of[number]])
-            for of in runs
+            gap([row["train_loss"] for row in run[0]], [row["train_loss"] for row in run[number]])
+            for run in runs
         ]
-        equal = all(without_times(of[0]) == without_times(of[number]) for of in runs)
+        equal = all(without_times(run[0]) == without_times(run[number]) for run in runs)
         same &= equal
         parts.append(
             f"{name} {'equal by the bit' if equal else f'differ, losses by {max(gaps):.1e}'}"
@@ -316,10 +318,10 @@ def loaders(machine: Machine) -> Finding:
         device_name(machine)
         device = torch.device(machine.device)
         batches = Batches(load_split(config, "train", root), config, device)
-        one, two = (list(batches.iterate(0, num_workers)) for num_workers in (0, 2))
-        equal = len(one) == 4 and all(
+        alone, spread = (list(batches.iterate(0, num_workers)) for num_workers in (0, 2))
+        equal = len(alone) == 4 and all(
             torch.equal(a, b)
-            for x, y in zip(one, two, strict=True)
+            for x, y in zip(alone, spread, strict=True)
             for a, b in zip(x, y, strict=True)
         )
         pinned = all(

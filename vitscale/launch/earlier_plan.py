@@ -116,8 +116,8 @@ def new_throughout(plan: Mapping[str, Any], study: Study) -> str:
         name for config in [*now.values(), *before.values()] for name in config
     ):
         new, old = (
-            list(dict.fromkeys(shown(_unversioned(c, name)) for c in of.values()))
-            for of in (now, before)
+            list(dict.fromkeys(shown(_unversioned(c, name)) for c in configs.values()))
+            for configs in (now, before)
         )
         if set(new) != set(old):
             few = max(len(new), len(old)) <= 3

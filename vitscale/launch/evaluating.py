@@ -75,11 +75,11 @@ def evaluate_study(
     for evaluation in evaluations:
         for config in {_geometry(trial.config): trial.config for trial in trials}.values():
             evaluation.applied(config)  # refused before anything is computed
-    one = _One(store, resources, weights if predictions else None)
+    process = _One(store, resources, weights if predictions else None)
     reset_process(resources)
     for evaluation in evaluations:
         for trial in trials:
-            yield one.result(trial, evaluation)
+            yield process.result(trial, evaluation)
 
 
 def _geometry(config: TrainConfig) -> tuple[Any, ...]:

@@ -289,24 +289,26 @@ def look_at_hardware(study: Study, resources: Resources, data: Data) -> list[str
         lambda: (ray.nodes(), ask_nodes(_hardware, timeout_s=CHECK_STORE_S)), resources
     )
     num = {label(node): workers_on(node, resources) for node in nodes}
-    found = {
+    hardware = {
         node: has for node, has in answers.items() if isinstance(has, Hardware) and num.get(node)
     }
     most = resources.max_concurrent * resources.workers_per_trial
     lines = []
     if readers:
-        needs = {node: min(num[node], most or num[node]) * readers for node in found}
-        lines += list(_short_of_shm(found, needs, data.batch_bytes))
-    if slow and (hint := tensor_core_hint([c for has in found.values() for c in has.capabilities])):
+        needs = {node: min(num[node], most or num[node]) * readers for node in hardware}
+        lines += list(_short_of_shm(hardware, needs, data.batch_bytes))
+    if slow and (
+        hint := tensor_core_hint([c for has in hardware.values() for c in has.capabilities])
+    ):
         lines.append(hint)
     return lines
 
 
 def _short_of_shm(
-    found: Mapping[str, Hardware], readers: Mapping[str, int], batch_bytes: int
+    hardware: Mapping[str, Hardware], readers: Mapping[str, int], batch_bytes: int
 ) -> Iterator[str]:
     """A warning of each node on which two batches of each reader do not fit."""
-    for node, has in found.items():
+    for node, has in hardware.items():
         needed = 2 * readers[node] * batch_bytes
         if has.shm_bytes is not None and needed > has.shm_bytes:
             yield (

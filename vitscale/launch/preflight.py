@@ -142,7 +142,7 @@ def _speaks_grpc(connection: socket.socket) -> bool:
     return len(header) == 9 and header[3] == SETTINGS
 
 
-def clock_apart(whose: str, ahead_s: float, in_bucket: bool) -> str:
+def clock_apart(place: str, ahead_s: float, in_bucket: bool) -> str:
     """A warning if a clock differs from the store's by more than a lease; empty if it does not.
 
     Raises ValueError instead for a store in a bucket, whose clock is right, unless ANY_CLOCK is
@@ -153,11 +153,11 @@ def clock_apart(whose: str, ahead_s: float, in_bucket: bool) -> str:
     depends = "nothing in a study depends on it, but times in MLflow and in logs are wrong by that"
     if in_bucket and not os.environ.get(ANY_CLOCK):
         raise ValueError(
-            f"the clock {whose} must be as the store's within a lease ({LEASE_S:g} s), but is "
+            f"the clock {place} must be as the store's within a lease ({LEASE_S:g} s), but is "
             f"{off(ahead_s)} it; set it by the network (timedatectl set-ntp true), or set "
             f"{ANY_CLOCK}=1: {depends}"
         )
-    return f"the clock {whose} is {off(ahead_s)} the store's; {depends}"
+    return f"the clock {place} is {off(ahead_s)} the store's; {depends}"
 
 
 class Data:

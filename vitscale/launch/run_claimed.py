@@ -127,7 +127,7 @@ def _train(
     if trained.wrong:  # else it diverged, or an older version took it to its end
         facts[WRONG], content = encode(Misclassified(trained.wrong, trained.images))
         beside[facts[WRONG]] = content
-    outcome = Outcome.of(rows, facts)
+    outcome = Outcome.from_rows(rows, facts)
     if team.rank == 0:
         store.finish(workdir, outcome, beside)
     yield Event.ended(config.id, outcome)
@@ -167,7 +167,9 @@ def end_with_start(
 
         rows = ({**diverged_row(config, 0), "train_s": 0.0, "eval_s": 0.0, "unix_s": time.time()},)
     reason = f"its {who} diverged at step {int(start.rows[-1]['diverged_step'])}"
-    outcome = Outcome.of(rows, {"attempt": str(attempt), **facts, **provenance(), "error": reason})
+    outcome = Outcome.from_rows(
+        rows, {"attempt": str(attempt), **facts, **provenance(), "error": reason}
+    )
     store.finish(workdir, outcome)
     yield Event.ended(config.id, outcome)
 
@@ -205,7 +207,7 @@ def profile_claimed(
     reset_process(resources)
     yield Event(config.id, Status.RUNNING)
     rows = list(profile(config, device))
-    outcome = Outcome.of(
+    outcome = Outcome.from_rows(
         rows, {"attempt": str(attempt), "device": device, "workers": "1", **provenance()}
     )
     store.finish(workdir, outcome)

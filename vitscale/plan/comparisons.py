@@ -160,7 +160,7 @@ def between_models(
     """An effect on one model minus that on another, of each two models of a panel, by length."""
 
     def make(plan: Plan) -> Iterator[Comparison]:
-        by_key = {(one.about["model"], one.about["epochs"]): one.weights for one in effect(plan)}
+        by_key = {(x.about["model"], x.about["epochs"]): x.weights for x in effect(plan)}
         models = {arm: str(c["model"]) for arm, c in conditions(plan).items()}
         lengths = sorted({int(epochs) for _, epochs in by_key})
         for arms in plan.panels.values() or [tuple(plan.arms)]:
@@ -191,8 +191,8 @@ def recipe_interaction(plan: Plan) -> Iterator[Comparison]:
     ]
     seen = set()
     for comparison in (
-        *(of for square in squares for of in _square(plan, arms, *square)),
-        *(of for square in squares for of in _across_sets(plan, arms, *square)),
+        *(effect for square in squares for effect in _square(plan, arms, *square)),
+        *(effect for square in squares for effect in _across_sets(plan, arms, *square)),
     ):
         key = comparison.on, comparison.about["effect"]
         if key not in seen:  # a simple effect belongs to the squares of several recipes

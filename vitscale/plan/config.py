@@ -44,7 +44,7 @@ class TrainConfig(Fields):
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        parts = {name: of for name in PARTS if is_part(of := getattr(self, name))}
+        parts = {name: part for name in PARTS if is_part(part := getattr(self, name))}
         if parts or self.own:
             self._settle(parts)
         if self.others in _lawful:
@@ -58,7 +58,7 @@ class TrainConfig(Fields):
 
     def _settle(self, parts: dict[str, str]) -> None:
         """Names the sources of the parts, and gives their arguments as text."""
-        parts = {name: named(name, of) for name, of in parts.items()}
+        parts = {name: named(name, part) for name, part in parts.items()}
         for name, value in {**parts, "own": settled(self.own, parts)}.items():
             object.__setattr__(self, name, value)
 
@@ -117,7 +117,7 @@ class TrainConfig(Fields):
 
     def replace(self, **fields: Any) -> Self:
         """A copy with other values of some fields; "own.dim" is that argument of a part."""
-        if mine := {name: of for name, of in fields.items() if name.startswith(OWN)}:
+        if mine := {name: argument for name, argument in fields.items() if name.startswith(OWN)}:
             fields = {name: value for name, value in fields.items() if name not in mine}
             own = fields.get("own", self.own)
             given = {name.removeprefix(OWN): value for name, value in mine.items()}

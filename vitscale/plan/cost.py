@@ -108,10 +108,10 @@ def _vit(c: TrainConfig) -> Complexity:
     blocks += _branch(c, patches + tokens) * ((c.depth - before) * c.branches)
     blocks += _branch(c, patches + tokens, tokens) * c.class_blocks
     if c.pos_embed == "relative":
-        of = Complexity(  # a vector per offset for all heads, and its products with the queries
+        bias = Complexity(  # a vector per offset, and its products with the queries
             (2 * patches - 1) * (c.width // c.heads), patches**2 * c.width, c.heads * patches**2
         )
-        blocks += of * c.depth
+        blocks += bias * c.depth
     heads = _norm(c.width) + _linear(1, c.width, c.num_classes) * max(1, tokens)
     return _stem(c, side) + embedding + blocks + heads
 
@@ -119,8 +119,8 @@ def _vit(c: TrainConfig) -> Complexity:
 def _positions(c: TrainConfig, side: int) -> int:
     """Parameters of learned positions that are added to tokens."""
     tokens = c.num_tokens if c.embed_token and not c.has_late_token else 0
-    of = {"learned": side * side + tokens, "learned2d": side}  # of half vectors: two sides
-    return of.get(c.pos_embed, 0) * c.width * (c.depth if c.pos_at == "layer" else 1)
+    halves = {"learned": side * side + tokens, "learned2d": side}  # of half vectors: two sides
+    return halves.get(c.pos_embed, 0) * c.width * (c.depth if c.pos_at == "layer" else 1)
 
 
 def _branch(c: TrainConfig, tokens: int, queries: int = 0) -> Complexity:

@@ -122,7 +122,7 @@ def trials(
     names = set(points[0]) if points else set()
     alike = names <= set(FREE) and all(point.keys() == names for point in points)
     made = [
-        (Arm.of(arm), fields, base.replace(**{**fields, **points[0]}) if points else base)
+        (Arm.named(arm), fields, base.replace(**{**fields, **points[0]}) if points else base)
         for arm, fields in arms.items()
     ]
     return tuple(

@@ -48,8 +48,8 @@ class Evaluation:
     @property
     def name(self) -> str:
         """For tables and metrics: "test", "val of cifar10c at 256 pixels, crop 0.9"."""
-        of = f" of {self.dataset}" if self.dataset else ""
+        source = f" of {self.dataset}" if self.dataset else ""
         pixels = f" at {self.resolution} pixels" if self.resolution else ""
-        return f"{self.split}{of}{pixels}" + (
+        return f"{self.split}{source}{pixels}" + (
             f" crop {self.crop_ratio:g}" if self.crop_ratio else ""
         )

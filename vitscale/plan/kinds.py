@@ -27,7 +27,10 @@ def check_kind(study: Plan) -> None:
             "a study must have profiles if and only if it is of kind profile, but got "
             f"(kind={study.kind!r}, study={study.slug!r})"
         )
-    CHECKS.get(study.kind, _nothing)(study)
+    if study.kind in VARIED:
+        _check_varied(study, VARIED[study.kind])
+    if check := CHECKS.get(study.kind):
+        check(study)
     check_questions(study)
 
 
@@ -54,32 +57,7 @@ def check_use(study: Plan) -> None:
         )
 
 
-def _nothing(study: Plan) -> None:
-    """Kinds without laws, such as distribution, need no factors."""
-
-
-def _repeats(study: Plan) -> None:
-    if arm := _unequal_arm(study, "seed"):
-        raise ValueError(
-            "the trials of an arm must differ only in seed in a study of kind repeats, but "
-            f"got (study={study.slug!r}, arm={arm!r})"
-        )
-
-
-def _shapes(study: Plan) -> None:
-    if arm := _unequal_arm(study, "seed", "lr"):
-        raise ValueError(
-            "the trials of an arm must differ only in lr and seed in a study of kind shapes, but "
-            f"got (study={study.slug!r}, arm={arm!r})"
-        )
-
-
 def _scaling(study: Plan) -> None:
-    if arm := _unequal_arm(study, "seed", "lr"):
-        raise ValueError(
-            "the trials of an arm must differ only in lr and seed in a study of kind scaling, but "
-            f"got (study={study.slug!r}, arm={arm!r})"
-        )
     check_factors(study, ("family", "size"))
     check_not_pooled(
         study,
@@ -103,16 +81,13 @@ def _search(study: Plan) -> None:
             )
 
 
-CHECKS: dict[str, Callable[[Plan], None]] = {
-    "repeats": _repeats,
-    "shapes": _shapes,
-    "scaling": _scaling,
-    "search": _search,
-}
+# fields in which the trials of an arm may differ
+VARIED = {"repeats": ("seed",), "shapes": ("lr", "seed"), "scaling": ("lr", "seed")}
+CHECKS: dict[str, Callable[[Plan], None]] = {"scaling": _scaling, "search": _search}
 
 
-def _unequal_arm(study: Plan, *ignored: str) -> str:
-    """The first arm whose configs differ in a field that is not ignored; else empty.
+def _check_varied(study: Plan, varied: tuple[str, ...]) -> None:
+    """Raises ValueError for an arm whose configs differ in another field.
 
     Where a trial starts on its trunk makes no difference to its outcome, and parents of an arm may
     differ in their seed (plan/parents.py).
@@ -123,9 +98,9 @@ def _unequal_arm(study: Plan, *ignored: str) -> str:
         config = trial.config.in_one_piece()
         if config.parents:
             config = setting(planned, config).replace(seed=config.seed)
-        fields = {
-            name: value for name, value in config.non_default().items() if name not in ignored
-        }
+        fields = {name: value for name, value in config.non_default().items() if name not in varied}
         if first.setdefault(trial.arm.name, fields) != fields:
-            return trial.arm.name
-    return ""
+            raise ValueError(
+                f"the trials of an arm must differ only in {' and '.join(varied)} in a study of "
+                f"kind {study.kind}, but got (study={study.slug!r}, arm={trial.arm.name!r})"
+            )

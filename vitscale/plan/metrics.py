@@ -209,7 +209,7 @@ def columns_of(split: str, more: Iterable[Metric] = ()) -> dict[str, Column]:
     of other metrics.
     """
     columns = (
-        Column(split, w, of) for some in (METRICS.values(), more) for w in WEIGHTS for of in some
+        Column(split, w, m) for some in (METRICS.values(), more) for w in WEIGHTS for m in some
     )
     return {column.name: column for column in columns}
 

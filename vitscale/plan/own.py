@@ -35,37 +35,37 @@ def settled(own: str | Mapping[str, Scalar], parts: Mapping[str, str]) -> str:
             raise ValueError(f"{law}, but got ({shown(name)}={shown(value)})")
     signatures = {field: signature(field, part) for field, part in parts.items()}
     accepted: dict[str, Any] = {}
-    for of in signatures.values():
-        accepted.update(of or {})
+    for params in signatures.values():
+        accepted.update(params or {})
     if values and not parts:
         raise ValueError(f"own must come with a part, but got (own={shown(own)})")
-    if any(of is None for of in signatures.values()):
+    if any(params is None for params in signatures.values()):
         return own_text(values)  # checked where the source is
-    whose = ", ".join(map(name_of, parts.values()))
+    takers = ", ".join(map(name_of, parts.values()))
     mine = _mine(accepted)
     for name in accepted.keys() - mine.keys() - {"data_root"}:
         default = accepted[name]
         if default is not REQUIRED and default is not UNREAD and default != DEFAULTS[name]:
             raise ValueError(
-                f"{name} of {whose} must have no default, or that of the config's field of this "
+                f"{name} of {takers} must have no default, or that of the config's field of this "
                 f"name, but got ({name}={shown(default)}, and {shown(DEFAULTS[name])} there)"
             )
     for name, value in values.items():
         if name not in mine:
             raise ValueError(
-                f"an argument in own must be one of ({', '.join(mine) or 'none'}) of {whose}, but "
+                f"an argument in own must be one of ({', '.join(mine) or 'none'}) of {takers}, but "
                 f"got ({shown(name)}={shown(value)})"
             )
         default = mine[name]
         if type(default) is float and type(value) is int:
             values[name] = float(value)
         elif type(default) in (int, float, bool, str) and type(value) is not type(default):
-            law = f"{name} of {whose} must be of type {type(default).__name__}"
+            law = f"{name} of {takers} must be of type {type(default).__name__}"
             raise ValueError(f"{law}, but got ({name}={shown(value)})")
     absent = [name for name, default in mine.items() if default is REQUIRED and name not in values]
     if absent:
         raise ValueError(
-            f"each argument without a default must be a field or in own, but got ({whose}: no "
+            f"each argument without a default must be a field or in own, but got ({takers}: no "
             f"{absent[0]})"
         )
     return own_text({n: v for n, v in values.items() if (type(v), v) != (type(mine[n]), mine[n])})
@@ -81,5 +81,5 @@ def arguments(own: str, parts: Mapping[str, str]) -> dict[str, Scalar]:
     accepted: dict[str, Any] = {}
     for field, part in parts.items():
         accepted.update(signature(field, part) or {})
-    defaults = {n: of for n, of in _mine(accepted).items() if type(of) in (int, float, bool, str)}
+    defaults = {n: x for n, x in _mine(accepted).items() if type(x) in (int, float, bool, str)}
     return {**defaults, **read_own(own)}

@@ -19,6 +19,7 @@ from typing import Any
 
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.cost import has_closed_form
+from vitscale.plan.laws import VIT_ONLY
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.trial import Plan, Trial
 
@@ -36,30 +37,10 @@ OF_LENGTH = (
 
 AT_END = -1  # in place of a step: the end of the training
 # fields of the model that a child shares with its parent: the shapes of its weights
+NOT_SHARED = ("stem_norm", "weight_init", "dropout")
 OF_MODEL = (
-    "model",
-    "own",
-    "timm_args",
-    "width",
-    "depth",
-    "heads",
-    "mlp_ratio",
-    "branches",
-    "patch_size",
-    "channels",
-    "stem",
-    "stem_channels",
-    "stem_strides",
-    "stem_kernels",
-    "pool",
-    "pos_embed",
-    "pos_at",
-    "embed_token",
-    "token_layer",
-    "class_blocks",
-    "layerscale",
-    "branch_gain",
-    "gain_init",
+    *("model", "own", "timm_args", "channels"),
+    *(name for name in VIT_ONLY if name not in NOT_SHARED),
 )
 
 # fields that a child shares with its teacher: what goes into a model and comes out of it
@@ -76,8 +57,8 @@ def on_trunks(trials: Iterable[Trial]) -> tuple[Trial, ...]:
     longest: dict[TrainConfig, TrainConfig] = {}
     for config in (trial.config for trial in planned):
         if config.decay == "cooldown" and not config.trunk:
-            of = longest.setdefault(_any_length(config), config)
-            if config.epochs > of.epochs:
+            trunk = longest.setdefault(_any_length(config), config)
+            if config.epochs > trunk.epochs:
                 longest[_any_length(config)] = config
     return tuple(_branched(trial, longest.get(_any_length(trial.config))) for trial in planned)
 
@@ -105,7 +86,7 @@ def check_trunks(study: Plan) -> None:
 def _values(names: Iterable[str], *configs: TrainConfig) -> str:
     """Fields of two configs: "width=8 and 16, depth=1 and 2"."""
     return ", ".join(
-        f"{name}={' and '.join(repr(getattr(of, name)) for of in configs)}" for name in names
+        f"{name}={' and '.join(repr(getattr(c, name)) for c in configs)}" for name in names
     )
 
 
@@ -232,9 +213,9 @@ def setting(planned: Mapping[str, TrainConfig], config: TrainConfig) -> TrainCon
     """What a training has in common with those that differ in seeds alone, also of their parents,
     and in where they start. `planned` are the `trainings` of its plan.
     """
-    of = config.in_one_piece().replace(seed=0)
-    names = [name for name in ("init_from", "teacher") if getattr(of, name) in planned]
-    return of.replace(**{name: setting(planned, planned[getattr(of, name)]).id for name in names})
+    c = config.in_one_piece().replace(seed=0)
+    names = [name for name in ("init_from", "teacher") if getattr(c, name) in planned]
+    return c.replace(**{name: setting(planned, planned[getattr(c, name)]).id for name in names})
 
 
 def entries(plan: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -325,7 +325,7 @@ def _signature(field: str, part: str, name: str, source: Source) -> dict[str, An
     if definition is None:
         law = "a part must be a class or a function that its file defines"
         kinds = ast.ClassDef | ast.FunctionDef
-        there = [of.name for of in _main_of(source).body if isinstance(of, kinds)]
+        there = [n.name for n in _main_of(source).body if isinstance(n, kinds)]
         raise ValueError(f"{law}, but got ({part}: no {name} in it){did_you_mean(name, there)}")
     position = len(PARTS[field])
     if isinstance(definition, ast.ClassDef):
@@ -366,8 +366,8 @@ def _init_of(node: ast.ClassDef, source: Source) -> ast.FunctionDef | None:
             return part
     for base in node.bases:
         if isinstance(base, ast.Name) and base.id != node.name:
-            of = _definition(base.id, source)
-            if isinstance(of, ast.ClassDef) and (init := _init_of(of, source)):
+            definition = _definition(base.id, source)
+            if isinstance(definition, ast.ClassDef) and (init := _init_of(definition, source)):
                 return init
     return None
 
@@ -471,5 +471,5 @@ def read_own(text: str) -> dict[str, Scalar]:
 
 def takes(field: str, part: str, name: str) -> bool:
     """Whether a callable asks for a field of the config, as far as this process can know."""
-    of = signature(field, part)
-    return of is None or name in of
+    accepted = signature(field, part)
+    return accepted is None or name in accepted

@@ -78,8 +78,8 @@ def _seeds(study: Study) -> str:
     seeds: dict[str, dict[TrainConfig, int]] = {arm: {} for arm in study.arms}
     planned = trainings(study) if names else {}
     for trial in study.trials if names else ():
-        of = setting(planned, trial.config)
-        seeds[trial.arm.name][of] = seeds[trial.arm.name].get(of, 0) + 1
+        shared = setting(planned, trial.config)
+        seeds[trial.arm.name][shared] = seeds[trial.arm.name].get(shared, 0) + 1
     few = {
         arm: min(counts.values())
         for arm, counts in seeds.items()

@@ -122,7 +122,7 @@ class ProfileConfig(TrainConfig):
     @property
     def threads(self) -> int:
         """Threads of the measured processor; 0 for a GPU."""
-        processor = Processor.of(self.hardware)
+        processor = Processor.parse(self.hardware)
         return processor.threads if processor else 0
 
 
@@ -167,7 +167,7 @@ class Processor(NamedTuple):
         return f"{self.name}, {self.threads} {'thread' if self.threads == 1 else 'threads'}"
 
     @classmethod
-    def of(cls, hardware: str) -> Processor | None:
+    def parse(cls, hardware: str) -> Processor | None:
         """The processor of such a text; None for a GPU."""
         match = re.fullmatch(r"(.*), (\d+) threads?", hardware)
         return cls(match[1], int(match[2])) if match else None

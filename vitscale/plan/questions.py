@@ -79,11 +79,11 @@ def _screening(plan: Plan) -> None:
 
 
 def _axis(plan: Plan) -> None:
-    for arm, of in conditions(plan).items():
-        if type(of.get(plan.axis)) not in (int, float):
+    for arm, labels in conditions(plan).items():
+        if type(labels.get(plan.axis)) not in (int, float):
             raise ValueError(
                 "axis must name a numeric factor or field of each arm for the figure arm_lines, "
-                f"but got (axis={shown(plan.axis)}, arm={arm!r}: {shown(of.get(plan.axis))})"
+                f"but got (axis={shown(plan.axis)}, arm={arm!r}: {shown(labels.get(plan.axis))})"
             )
     names = (plan.axis, *comparisons.lines(plan))
     check_not_pooled(plan, ", ".join(names), lambda c: tuple(c[name] for name in names))
@@ -136,9 +136,9 @@ def _axes(plan: Plan) -> dict[str, dict[str, list[float]]]:
     for trial in plan.trials:
         cells.setdefault(str(trial.arm.factors["family"]), {}).setdefault(trial.arm.name, trial)
     axes: dict[str, dict[str, list[float]]] = {}
-    for family, of in cells.items():
-        images = sorted({float(trial.config.num_train) for trial in of.values()})
-        sizes = {trial.arm.factors["size"]: trial.config for trial in of.values()}
+    for family, members in cells.items():
+        images = sorted({float(trial.config.num_train) for trial in members.values()})
+        sizes = {trial.arm.factors["size"]: trial.config for trial in members.values()}
         # one size needs no cost, which not every model has in closed form
         several = len(sizes) > 1
         params = {float(plan.cost(c).params) for c in sizes.values()} if several else {1.0}
@@ -490,6 +490,6 @@ def compares_pairs(plan: Plan) -> bool:
 
 def check_questions(plan: Plan) -> None:
     """Raises ValueError if the plan breaks a law of what it asks for."""
-    laws = dict.fromkeys(law for of in QUESTIONS if of.is_asked(plan) for law in of.laws)
+    laws = dict.fromkeys(law for q in QUESTIONS if q.is_asked(plan) for law in q.laws)
     for law in laws:
         law(plan)

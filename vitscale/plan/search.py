@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 # Samplers learn from diverged trainings, too, so the worst value of the metric must be finite.
-SEARCHED = tuple(name for name, of in columns_of("minival").items() if of.metric.is_bounded)
+SEARCHED = tuple(name for name, column in columns_of("minival").items() if column.metric.is_bounded)
 
 
 TRIES = 20  # proposals per new point, until one is new and gives a config
@@ -134,7 +134,7 @@ class Search:
     @property
     def configs(self) -> dict[Arm, TrainConfig]:
         """Maps each arm to the config that its points modify."""
-        return {Arm.of(arm): config for arm, config in self.arms.items()}
+        return {Arm.named(arm): config for arm, config in self.arms.items()}
 
     @property
     def num_trials(self) -> int:
@@ -214,7 +214,7 @@ class Search:
 
     def why_not(self, arm: str, point: Point) -> str:
         """Why a point gives no config of an arm; empty if it does."""
-        config = next(base for of, base in self.configs.items() if of.name == arm)
+        config = next(base for other, base in self.configs.items() if other.name == arm)
         try:
             config.replace(**point)
         except ValueError as error:
@@ -260,7 +260,7 @@ def _check_types(search: Search) -> None:
                 f"{name} must map each arm to its {described}, but got ({name}={shown(values)})"
             )
         for arm in values:
-            Arm.of(arm)  # which refuses other names
+            Arm.named(arm)  # which refuses other names
     for arm, axes in search.spaces.items():
         check_space(axes, f"space of {arm}")
     check_panels(search.panels)

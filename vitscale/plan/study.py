@@ -443,7 +443,7 @@ def to_json(study: Study) -> dict[str, Any]:
         for t in study.trials
     ]
     compared = {name: COMPARED[name].make(study) for name in study.tables if name in COMPARED}
-    made = {name: [dataclasses.asdict(one) for one in of] for name, of in compared.items()}
+    made = {name: [dataclasses.asdict(row) for row in rows] for name, rows in compared.items()}
     return {
         **in_short(study),
         **({"comparisons": made} if made else {}),
@@ -466,7 +466,7 @@ def _costs(study: Study) -> list[dict[str, Any]]:
 def in_short(study: Study) -> dict[str, Any]:
     """The same with the ids of configs alone, which are hashes of them: enough for a digest."""
     factors = {name: dict(arm.factors) for name, arm in study.arms.items() if arm.factors}
-    printed = {name: dict(of) for name, of in study.printed.items()}
+    printed = {name: dict(errors) for name, errors in study.printed.items()}
     given = {"printed": printed, "axis": study.axis}
     return {
         **{name: getattr(study, name) for name in _PLAIN},

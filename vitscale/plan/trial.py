@@ -49,7 +49,7 @@ class Arm:
         return self.name
 
     @classmethod
-    def of(cls, arm: Arm | str) -> Arm:
+    def named(cls, arm: Arm | str) -> Arm:
         """An arm as it is; a name as an arm without factors."""
         return arm if isinstance(arm, Arm) else cls(arm)
 
@@ -69,7 +69,7 @@ class Trial:
     point: int | None  # number of the draw; None, or nothing, for a reference run
 
     def __init__(self, arm: Arm | str, config: TrainConfig, point: int | None = None) -> None:
-        for name, value in (("arm", Arm.of(arm)), ("config", config), ("point", point)):
+        for name, value in (("arm", Arm.named(arm)), ("config", config), ("point", point)):
             object.__setattr__(self, name, value)
 
 

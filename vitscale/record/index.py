@@ -104,9 +104,9 @@ class Index:
         num = self.store.trials.at_once
         ids = [trial_id, *itertools.islice(self.unread, AHEAD)]
 
-        def read(one: str) -> Outcome | Damaged:
+        def read(i: str) -> Outcome | Damaged:
             try:
-                return self.store.read(one)
+                return self.store.read(i)
             except Damaged as damage:
                 return damage
 
@@ -116,13 +116,13 @@ class Index:
         else:
             outcomes = list(map(read, ids))
         new: list[dict[str, Any]] = []
-        for one, outcome in zip(ids, outcomes, strict=True):
-            self.unread.pop(one, None)
-            if isinstance(outcome, Damaged) or one not in self.states or not self.with_rows:
-                self.ahead[one] = outcome
+        for i, outcome in zip(ids, outcomes, strict=True):
+            self.unread.pop(i, None)
+            if isinstance(outcome, Damaged) or i not in self.states or not self.with_rows:
+                self.ahead[i] = outcome
             else:
-                self.entries[one] = len(self.values) + len(new)
-                new.append(_entry(one, self.states[one], outcome))
+                self.entries[i] = len(self.values) + len(new)
+                new.append(_entry(i, self.states[i], outcome))
         if new:
             part = {name: _array(name, new) for name in COLUMNS}
             self.copy = {name: _joined(self.copy[name], part[name]) for name in COLUMNS}
@@ -180,7 +180,7 @@ def _column(file: pq.ParquetFile, name: str) -> pa.ChunkedArray:
 
 
 def _entry(trial_id: str, state: FileState, outcome: Outcome) -> dict[str, Any]:
-    rows = Rows.of(outcome.rows)
+    rows = Rows.pack(outcome.rows)
     return {
         "trial": trial_id,
         "num_bytes": state.num_bytes,

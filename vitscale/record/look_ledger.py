@@ -99,8 +99,8 @@ def read_ledger(store: Store, slug: str) -> Ledger:
 def _is_known(ledger: Ledger, look: Look) -> bool:
     """Whether the rows were seen before, by reports that made all tests of this one."""
     same = [old for old in (*ledger.looks, *ledger.again) if old.digest == look.digest]
-    made = {(column, test) for old in same for column, of in old.p.items() for test in of}
-    tests = {(column, test) for column, of in look.p.items() for test in of}
+    made = {(column, test) for old in same for column, p in old.p.items() for test in p}
+    tests = {(column, test) for column, p in look.p.items() for test in p}
     tested = any(any(old.tested.values()) for old in same) or not any(look.tested.values())
     return bool(same) and tested and tests <= made
 

@@ -34,7 +34,7 @@ class Misclassified:
     bits: Mapping[str, np.ndarray]
     images: Mapping[str, str]
 
-    def of(self, split: str, weights: str) -> np.ndarray | None:
+    def bits_of(self, split: str, weights: str) -> np.ndarray | None:
         """The bits of a set for "" (raw) or "ema_" weights; None if they were not stored."""
         raw = self.bits.get(column(split, "", WRONG))
         return self.bits.get(column(split, weights, WRONG), raw)

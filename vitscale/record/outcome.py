@@ -57,7 +57,7 @@ class Rows(Sequence[Row]):
         self.names, self.values, self.absent = names, values, tuple(absent)
 
     @classmethod
-    def of(cls, rows: Sequence[Row]) -> Rows:
+    def pack(cls, rows: Sequence[Row]) -> Rows:
         """The same rows; the rows themselves if they are such an array."""
         if isinstance(rows, cls):
             return rows
@@ -146,7 +146,7 @@ class Outcome:
     facts: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, rows: Iterable[Row], facts: Mapping[str, str]) -> Outcome:
+    def from_rows(cls, rows: Iterable[Row], facts: Mapping[str, str]) -> Outcome:
         """The outcome of a completed trial; its last row shows whether it diverged."""
         rows = tuple(rows)
         return cls(Status.DIVERGED if rows[-1].get("diverged") else Status.FINISHED, rows, facts)
@@ -188,7 +188,7 @@ class Outcome:
             return metric.worst
         if not self.is_known or not self.rows:
             return float("nan")
-        values = Rows.of(self.rows).column(column.name)
+        values = Rows.pack(self.rows).column(column.name)
         choose = min if metric.lower_is_better else max
         return choose(values, default=metric.worst)
 

@@ -73,7 +73,7 @@ def _release() -> str:
 def _git(*arguments: str) -> str:
     # a clone may belong to another user, and variables may name another repository
     command = ["git", "-c", "safe.directory=*", "-C", str(Path(__file__).parent), *arguments]
-    environment = {name: of for name, of in os.environ.items() if not name.startswith("GIT_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     said = subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL, env=environment)
     return said.strip()
 
@@ -141,8 +141,8 @@ def commits_of(outcomes: Mapping[str, Outcome]) -> dict[str, str]:
     names = {own["sources"]: own["commit"]}
     commits = {}
     for trial_id, outcome in outcomes.items():
-        commit, of = outcome.facts.get("commit", ""), outcome.facts.get("sources", "")
-        commits[trial_id] = names.setdefault(of, commit) if of else commit
+        commit, digest = outcome.facts.get("commit", ""), outcome.facts.get("sources", "")
+        commits[trial_id] = names.setdefault(digest, commit) if digest else commit
     return {trial_id: commit for trial_id, commit in commits.items() if commit}
 
 

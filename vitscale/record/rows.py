@@ -107,7 +107,7 @@ def _facts_of(metadata: Any, trial_id: str) -> dict[str, str]:
 def _outcome(rows: Iterable[Row], facts: Mapping[str, str]) -> Outcome:
     """The outcome of facts, without those about the file itself."""
     own = {name: value for name, value in facts.items() if name not in (*SEAL, "status")}
-    return Outcome(Status(facts["status"]), Rows.of(tuple(rows)), interned(own))
+    return Outcome(Status(facts["status"]), Rows.pack(tuple(rows)), interned(own))
 
 
 def _digest(content: Any) -> str:

@@ -65,7 +65,7 @@ def read_done(trial_id: str, study: Study, index: Index) -> Outcome:
     that lack only the study's metric pass; `check_reported` refuses them.
     """
     outcome = index.read(trial_id)
-    needed, rows = [_oldest(study.column), *NEEDED], Rows.of(outcome.rows)
+    needed, rows = [_oldest(study.column), *NEEDED], Rows.pack(outcome.rows)
     if absent := [name for name in needed if not rows.all_have(name)]:
         where = index.store.trial(trial_id).address(ROWS)
         raise Damaged(
@@ -84,7 +84,7 @@ def check_reported(study: Study, read: Mapping[str, Outcome], store: Store) -> N
         trial_id
         for trial_id, outcome in read.items()
         if outcome.status in (Status.FINISHED, Status.STOPPED)
-        and not Rows.of(outcome.rows).all_have(study.metric)
+        and not Rows.pack(outcome.rows).all_have(study.metric)
     ]
     if lacking:
         columns = evaluation_columns(study.trials[0].config.eval_split)
@@ -119,14 +119,14 @@ def tidy(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:
 
     The fields of the configs are in the table of `outcomes`; `with_fields` adds them.
     """
-    return _tidy(study, read, [Rows.of(read[trial.config.id].rows) for trial in study.trials])
+    return _tidy(study, read, [Rows.pack(read[trial.config.id].rows) for trial in study.trials])
 
 
 def take_tidy(study: Study, read: dict[str, Outcome]) -> pd.DataFrame:
     """The table of `tidy`, for which rows are taken out of `read` on the way: two million rows in
     both would take 300 MB more.
     """
-    of_trials = [Rows.of(read[trial.config.id].rows) for trial in study.trials]
+    of_trials = [Rows.pack(read[trial.config.id].rows) for trial in study.trials]
     for trial_id, outcome in read.items():
         read[trial_id] = replace(outcome, rows=())
     return _tidy(study, read, of_trials)
@@ -204,7 +204,7 @@ def outcomes(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:
     and `images_per_s_runs` lists the runs.
     """
     ended = [read[trial.config.id] for trial in study.trials]
-    labels = _table(_labels(study, *one) for one in zip(study.trials, ended, strict=True))
+    labels = _table(_labels(study, *pair) for pair in zip(study.trials, ended, strict=True))
     errors, last = _errors(study.column, ended), _last(study.column, ended)
     fields = _fields([trial.config for trial in study.trials])
     facts = pd.DataFrame({name: [o.facts.get(name, "") for o in ended] for name in PROVENANCE})
@@ -234,7 +234,7 @@ def _last(column: Column, ended: Sequence[Outcome]) -> pd.DataFrame:
             {**_medians(outcome.rows), f"{name}_runs": [row[name] for row in outcome.rows]}
             for outcome in ended
         )
-    rows = [Rows.of(outcome.rows) for outcome in ended]
+    rows = [Rows.pack(outcome.rows) for outcome in ended]
     there = [i for i, of_trial in enumerate(rows) if len(of_trial)]
     last = _stacked([rows[i].last() for i in there])
     last.index = pd.Index(there, dtype="int64")

@@ -235,7 +235,7 @@ def earlier_studies(plans: Plans, trial_id: str) -> tuple[str, ...]:
 
 def _checkpoint(names: Sequence[str]) -> dict[str, Any] | None:
     """The newest one: of a done trial, it holds the final weights if they were kept."""
-    newest = CheckpointName.of(names[-1]) if names else None
+    newest = CheckpointName.parse(names[-1]) if names else None
     return {"file": names[-1], "step": newest.step} if newest else None
 
 

@@ -61,7 +61,7 @@ class CheckpointName(NamedTuple):
         return f"{self.prefix}{self.step:09d}-{self.digest}.pt"
 
     @classmethod
-    def of(cls, name: str) -> CheckpointName | None:
+    def parse(cls, name: str) -> CheckpointName | None:
         """None for the name of another file."""
         match = re.fullmatch(rf"({CHECKPOINT}|{PINNED}|{FINAL})(\d+)-(\w+)\.pt", name)
         return cls(int(match[2]), match[3], match[1]) if match else None
@@ -407,7 +407,7 @@ def pinned(workdir: Workdir, step: int) -> str:
 def step_saved(workdir: Workdir) -> int:
     """Completed optimizer steps at the newest checkpoint, from its file name; 0 without one."""
     names = workdir.names(CHECKPOINT)
-    newest = CheckpointName.of(names[-1]) if names else None
+    newest = CheckpointName.parse(names[-1]) if names else None
     return newest.step if newest else 0
 
 

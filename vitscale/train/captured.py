@@ -57,13 +57,13 @@ class Graph(NamedTuple):
 
     def fits(self, *inputs: Tensor) -> bool:
         pairs = zip(self.inputs, inputs, strict=True)
-        return all(ours.shape == its.shape and ours.dtype == its.dtype for ours, its in pairs)
+        return all(ours.shape == given.shape and ours.dtype == given.dtype for ours, given in pairs)
 
     def replay(self, *inputs: Tensor) -> Tensor:
         """The output, whose values the next replay replaces."""
-        for ours, its in zip(self.inputs, inputs, strict=True):
-            if ours is not its:
-                ours.copy_(its, non_blocking=True)
+        for ours, given in zip(self.inputs, inputs, strict=True):
+            if ours is not given:
+                ours.copy_(given, non_blocking=True)
         self.graph.replay()
         return self.output
 
@@ -219,7 +219,7 @@ class CapturedStep:
     """
 
     def __init__(self, step: TrainingStep) -> None:
-        self.of = step
+        self.eager = step
         self.num_eager = EAGER_STEPS  # steps to take before the capture
         self.graphs: list[Graph] = []  # of the first part of a batch, and of others by their shape
         self.update: Graph | None = None
@@ -248,31 +248,31 @@ class CapturedStep:
         bad_step: Tensor | None = None,
     ) -> Tensor:
         """As TrainingStep.take."""
-        of = self.of
+        eager = self.eager
         if STEPS in self.left_out or self.num_eager:
             self.num_eager = max(0, self.num_eager - 1)
-            return of.take(step, lr, parts, bad_step)
-        of.set_lr(lr)
+            return eager.take(step, lr, parts, bad_step)
+        eager.set_lr(lr)
         loss: Tensor | None = None
-        for part, positions in enumerate(of.positions):
+        for part, positions in enumerate(eager.positions):
             images, targets = next(parts)
-            of.draws.at(step, positions)
+            eager.draws.at(step, positions)
             graph = self._graph(part == 0, images, targets)
             if graph is None:
                 self.graphs.clear()
-                so_far = torch.zeros((), device=of.device) if loss is None else loss
+                so_far = torch.zeros((), device=eager.device) if loss is None else loss
                 rest = chain([(images, targets)], parts)
-                return of.take_from(part, step, so_far, rest, bad_step)
+                return eager.take_from(part, step, so_far, rest, bad_step)
             share = graph.replay(images, targets)
             loss = share if loss is None else loss + share
         assert loss is not None
-        of.team.add_up(of.model.parameters())
+        eager.team.add_up(eager.model.parameters())
         if not self._update(lr):
             with self._lent_gradients():
-                of.apply(step, bad_step)
+                eager.apply(step, bad_step)
         elif not self.averages:
-            of.ema.update(of.model, step)
-        return of.team.sum(loss)
+            eager.ema.update(eager.model, step)
+        return eager.team.sum(loss)
 
     def _graph(self, is_first: bool, images: Tensor, targets: Tensor) -> Graph | None:
         """The graph of a part of the batch; None if there is none, with gradients from which its
@@ -282,15 +282,15 @@ class CapturedStep:
             if graph.fits(images, targets):
                 return graph
         if is_first:
-            self.of.optimizer.zero_grad(set_to_none=True)
+            self.eager.optimizer.zero_grad(set_to_none=True)
             if self.graphs:  # the others add to the gradients of this first one
                 self.left_out[STEPS] = "batches differ in shape"
                 return None
-        parameters = list(self.of.model.parameters())
+        parameters = list(self.eager.model.parameters())
         before = [parameter.grad for parameter in parameters]
         owned = self.transform is not None and self.transform.owns(images)
         images = images if owned else images.clone()
-        new = self.captures.graph(STEPS, self.of.compute, images, targets.clone())
+        new = self.captures.graph(STEPS, self.eager.compute, images, targets.clone())
         if new is None:
             for parameter, gradient in zip(parameters, before, strict=True):
                 parameter.grad = gradient  # no kernel has run, but tensors may be in their place
@@ -305,7 +305,7 @@ class CapturedStep:
         if not self.updates or UPDATE in self.left_out:
             return False
         if self.update is None:
-            device_lr = torch.zeros((), device=self.of.device)
+            device_lr = torch.zeros((), device=self.eager.device)
             self.update = self.captures.graph(UPDATE, self._updated, device_lr)
             if self.update is None:
                 return False
@@ -318,8 +318,8 @@ class CapturedStep:
         """Gives an optimizer that may keep gradients copies, as each eager step has new ones: the
         next replay writes those of the graphs.
         """
-        lent = self.of.config.optimizer not in LEAVES_GRADIENTS
-        weights = list(self.of.model.parameters()) if lent else []
+        lent = self.eager.config.optimizer not in LEAVES_GRADIENTS
+        weights = list(self.eager.model.parameters()) if lent else []
         own = [weight.grad for weight in weights]
         for weight, gradient in zip(weights, own, strict=True):
             weight.grad = None if gradient is None else gradient.clone()
@@ -328,20 +328,20 @@ class CapturedStep:
             weight.grad = gradient
 
     def _updated(self, lr: Tensor) -> Tensor:
-        of, groups = self.of, self.of.optimizer.param_groups
+        eager, groups = self.eager, self.eager.optimizer.param_groups
         before = [dict(group) for group in groups]
         try:
             for group in groups:
                 group["lr"] = lr
                 if "capturable" in group:  # Adam's; torch asks for it, but fused ones always are
                     group["capturable"] = True
-            of.clip()
-            of.optimizer.step()
+            eager.clip()
+            eager.optimizer.step()
         finally:
             for group, own in zip(groups, before, strict=True):
                 group.update(own)
         if self.averages:
-            of.ema.update(of.model, 0)
+            eager.ema.update(eager.model, 0)
         return lr
 
 

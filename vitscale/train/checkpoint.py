@@ -36,7 +36,7 @@ def save(workdir: Workdir, step: int, state: dict[str, Any]) -> None:
     newest = CheckpointName(step, _digest(content))
     workdir.write(str(newest), content)
     others = [name for name in workdir.names(CHECKPOINT) if name != str(newest)]
-    same = [name for name in others if (of := CheckpointName.of(name)) and of.step == step]
+    same = [name for name in others if (saved := CheckpointName.parse(name)) and saved.step == step]
     earlier = [name for name in others if name not in same]
     for name in same + earlier[: 1 - KEPT]:
         workdir.remove(name)
@@ -134,7 +134,7 @@ class _Unusable(ValueError):
 
 def _whole(name: str, content: bytes, device: torch.device, trial_id: str) -> dict[str, Any]:
     """The state in a file. Raises _Unusable with the reason."""
-    named = CheckpointName.of(name)
+    named = CheckpointName.parse(name)
     if named is None or named.digest != _digest(content):
         raise _Unusable("damaged")
     try:

@@ -282,7 +282,7 @@ class _Tally:
         loss, wrong, gaps = team.sum(self.loss), team.sum(self.wrong), team.sum(self.gaps)
         sums = torch.cat([loss[None], wrong.double(), gaps.abs().sum()[None]])
         loss_sum, num_wrong, num_wrong_top5, gap = sums.tolist()
-        own = {name: team.sum(of).item() / num for name, of in sorted(self.own_sums.items())}
+        own = {name: team.sum(total).item() / num for name, total in sorted(self.own_sums.items())}
         return {
             "loss": loss_sum / num,
             "error_pct": 100.0 * num_wrong / num,

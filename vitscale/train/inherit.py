@@ -72,8 +72,8 @@ def resized(positions: Tensor, config: TrainConfig, antialias: bool = False) -> 
     if config.pos_embed == "learned2d":  # bicubic along the axis of each half
         # a height of 1: with a width of 1, torch 2's antialiasing gives other values
         halves = [half.transpose(1, 2)[:, :, None] for half in positions.chunk(2, 1)]
-        new = [F.interpolate(of, (1, side), mode="bicubic", antialias=antialias) for of in halves]
-        return torch.cat([of[:, :, 0].transpose(1, 2) for of in new], 1)
+        new = [F.interpolate(h, (1, side), mode="bicubic", antialias=antialias) for h in halves]
+        return torch.cat([h[:, :, 0].transpose(1, 2) for h in new], 1)
     prefix = config.num_tokens if config.embed_token and not config.has_late_token else 0
     return torch.cat(
         [

@@ -61,7 +61,7 @@ def distilled(
             return loss / 2 + about / (2 * num)
         case "soft":
             tau, share = config.distill_tau, config.distill_share
-            ours, target = (F.log_softmax(of / tau, dim=1) for of in (logits, theirs))
+            ours, target = (F.log_softmax(values / tau, dim=1) for values in (logits, theirs))
             divergence = F.kl_div(ours, target, reduction="sum", log_target=True)
             return (1 - share) * loss + share * tau**2 * divergence / num
         case "none":

@@ -69,7 +69,7 @@ def _of_timm(groups: list[dict[str, Any]], config: TrainConfig, name: str) -> to
     """
     import timm.optim
 
-    names = [str(of) for of in timm.optim.list_optimizers() if not REFUSED.fullmatch(str(of))]
+    names = [str(o) for o in timm.optim.list_optimizers() if not REFUSED.fullmatch(str(o))]
     if name not in names:
         close = difflib.get_close_matches(name, names, n=3)
         raise ValueError(
@@ -77,8 +77,8 @@ def _of_timm(groups: list[dict[str, Any]], config: TrainConfig, name: str) -> to
             f"but got (optimizer={config.optimizer!r})"
             + (f"; close are {', '.join(close)}" if close else "")
         )
-    of = timm.optim.get_optimizer_class(name, bind_defaults=False)
-    accepted = inspect.signature(of).parameters
+    optimizer = timm.optim.get_optimizer_class(name, bind_defaults=False)
+    accepted = inspect.signature(optimizer).parameters
     given: dict[str, Any] = {}
     if (config.beta1, config.beta2) != (DEFAULTS["beta1"], DEFAULTS["beta2"]):
         given["betas"] = (config.beta1, config.beta2)

@@ -45,7 +45,7 @@ class _Importer(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if source is None:
             return None
         is_package, _ = source.modules.get(name, (True, ""))
-        if name and not any(f"{of}.".startswith(f"{name}.") for of in source.modules):
+        if name and not any(f"{module}.".startswith(f"{name}.") for module in source.modules):
             return None
         return importlib.machinery.ModuleSpec(
             fullname, self, origin=f"<{digest}>/{name}.py", is_package=is_package
@@ -262,7 +262,7 @@ def own_metrics(config: TrainConfig) -> Callable[[Tensor, Tensor], Mapping[str, 
 
     def values(logits: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
         by_name: Mapping[str, Tensor] = function(logits, labels)
-        shapes = {name: tuple(of.shape) for name, of in by_name.items()}
+        shapes = {name: tuple(tensor.shape) for name, tensor in by_name.items()}
         if shapes != dict.fromkeys(names, (len(logits),)):
             raise ValueError(
                 f"metrics must give ({', '.join(names)}), each of the shape (B,), but got "
@@ -303,7 +303,7 @@ class OwnImages:
         """Raises ValueError for anything else than the part must give."""
         part, read = self.config.dataset, made(self.config, "dataset", split, data_root=self.root)
         try:
-            pixels, labels = (torch.as_tensor(np.asarray(of)) for of in read)
+            pixels, labels = (torch.as_tensor(np.asarray(values)) for values in read)
             if pixels.ndim == 3:
                 pixels = pixels[:, None]
             elif pixels.shape[1] != self.config.channels:

@@ -327,7 +327,7 @@ def _write_split(
 
 def _num_classes(source: Source, splits: dict[str, Any]) -> int:
     """As the source names them, or as many as the largest label asks for."""
-    return len(source.classes or ()) or max(of["num_labels"] for of in splits.values())
+    return len(source.classes or ()) or max(split["num_labels"] for split in splits.values())
 
 
 def _kept(path: Path) -> dict[str, Any] | None:

@@ -67,7 +67,7 @@ class Saver:
         if self.copies is None:
             write(self.workdir, step, state())
         else:
-            copied, events = self.copies.of(state())
+            copied, events = self.copies.take(state())
             try:
                 self.pending = self.thread.submit(self._write, write, step, copied, events)
             except RuntimeError:  # Python ends, and gives nothing to threads any more
@@ -104,7 +104,7 @@ class PinnedCopies:
         self.kind: list[Any] = []  # of the tensors that were copied last
         self.places: list[Tensor] = []
 
-    def of(self, state: dict[str, Any]) -> tuple[dict[str, Any], tuple[Any, Any]]:
+    def take(self, state: dict[str, Any]) -> tuple[dict[str, Any], tuple[Any, Any]]:
         """The state on the CPU, and events before and after the copies: valid when these are done.
 
         It is overwritten by the next call.

@@ -34,24 +34,24 @@ def check_parts(config: TrainConfig) -> None:
     batch of another shape than it must; and for an optimizer that timm does not have. A model is
     built where its cost is counted.
     """
-    of = parts.parts_of(config)
+    given = parts.parts_of(config)
     build_optimizer(nn.Linear(2, 2), config)
     logits, labels = torch.randn(BATCH, config.num_classes), torch.zeros(BATCH, dtype=torch.int64)
     try:
-        if "loss" in of:
+        if "loss" in given:
             own_loss(config)(logits, _as_mixed(labels, config))
-        if "metrics" in of:
+        if "metrics" in given:
             values = own_metrics(config)(logits, labels)
             for metric in parts.metrics_of(config.metrics):
                 check_bounds(metric, values[metric.name].double().mean().item(), config)
-        if "augment" in of:
+        if "augment" in given:
             shape = (BATCH, config.channels, config.resolution, config.resolution)
             own_augment(config, torch.rand(shape), [0])
     except ValueError:
         raise
     except Exception as error:
         raise ValueError(
-            f"a part must work, but got ({', '.join(of.values())}): {reason_of(error)}"
+            f"a part must work, but got ({', '.join(given.values())}): {reason_of(error)}"
         ) from error
 
 
@@ -63,8 +63,8 @@ def try_out(config: TrainConfig) -> bool:
     whole batches. Raises ValueError, naming the part at fault, if one fails or does not resume by
     the bit.
     """
-    of = parts.parts_of(config)
-    own, draws = [field for field in parts.TRAINED if field in of], "augment" in of
+    given = parts.parts_of(config)
+    own, draws = [field for field in parts.TRAINED if field in given], "augment" in given
     # with fewer parts first: the one that comes in is at fault
     for number, field in enumerate(own):
         among = set(own[: number + 1])
@@ -77,12 +77,12 @@ def try_out(config: TrainConfig) -> bool:
             raise
         except Exception as error:
             raise ValueError(
-                f"a part must train, but got ({field}={of[field]}): {reason_of(error)}"
+                f"a part must train, but got ({field}={given[field]}): {reason_of(error)}"
             ) from error
         if not all(torch.equal(whole[name], resumed[name]) for name in whole):
             raise ValueError(
                 "a part must continue from a saved state by the bit, all of which is in its "
-                f"state_dict, but got ({field}={of[field]}: other weights after {STEPS} steps)"
+                f"state_dict, but got ({field}={given[field]}: other weights after {STEPS} steps)"
             )
     return draws
 
@@ -129,7 +129,7 @@ def _run(config: TrainConfig, among: set[str], is_resumed: bool) -> tuple[dict[s
             is_drawn = not torch.equal(before, torch.get_rng_state())
         loss.backward()
         optimizer.step()
-    return {name: of.detach().clone() for name, of in model.state_dict().items()}, is_drawn
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}, is_drawn
 
 
 def _as_mixed(labels: Tensor, config: TrainConfig) -> Tensor:

@@ -59,12 +59,12 @@ def arm_lines(results: Results) -> Figure:
 
 def _curves(study: Study, arms: Sequence[str]) -> list[pd.Series]:
     """Of each line the values of the axis by arm, ascending; its name has those of the factors."""
-    of, curves = conditions(study), dict[str, dict[str, float]]()
+    labels, curves = conditions(study), dict[str, dict[str, float]]()
     for arm in arms:
-        levels = {name: of[arm][name] for name in comparisons.lines(study)}
+        levels = {name: labels[arm][name] for name in comparisons.lines(study)}
         texts = [v if isinstance(v, str) else f"{name} {v}" for name, v in levels.items()]
         label = ", ".join(texts) or layout.metric_label(study)
-        curves.setdefault(label, {})[arm] = float(of[arm][study.axis])
+        curves.setdefault(label, {})[arm] = float(labels[arm][study.axis])
     return [pd.Series(values, name=label).sort_values() for label, values in curves.items()]
 
 

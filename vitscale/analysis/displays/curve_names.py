@@ -41,7 +41,7 @@ def write_names(
         taken.append(_best(corners, remark, size, every, np.empty((0, 2)), taken))
         _text(ax, remark, taken[-1], size, "#333333")
     for own, (name, path) in enumerate(zip(names, paths, strict=True)):
-        others = np.concatenate([np.empty((0, 2)), *(of for i, of in enumerate(paths) if i != own)])
+        others = np.concatenate([np.empty((0, 2)), *(p for i, p in enumerate(paths) if i != own)])
         sides, extent = np.array(SIDES), _extent(name)
         offsets = sides[:, :2] * extent + sides[:, 2:] * GAP
         places = (path[:, None, :] + offsets).reshape(-1, 2)
@@ -56,7 +56,7 @@ def _path(ax: Axes, curve: np.ndarray, size: np.ndarray) -> np.ndarray:
     corners[:, 0] = corners[:, 0].clip(0, size[0])
     lengths = np.hypot(*np.diff(corners, axis=0).T)
     parts = zip(corners[:-1], corners[1:], lengths, strict=True)
-    return np.concatenate([np.linspace(a, b, 2 + int(of / STEP)) for a, b, of in parts])
+    return np.concatenate([np.linspace(a, b, 2 + int(length / STEP)) for a, b, length in parts])
 
 
 def _extent(text: str) -> np.ndarray:

@@ -35,7 +35,7 @@ from vitscale.analysis.results import Results
 
 ROW, CHARACTER = 0.3, 0.085  # inches of a comparison, and of a character of its label
 SHOWN, SAME, OPEN = COLORS[1], COLORS[2], COLORS[0]
-FOREST = {of.__name__: of for of in (pair_differences, factorial_effects, main_effects)}
+FOREST = {table.__name__: table for table in (pair_differences, factorial_effects, main_effects)}
 
 
 @matplotlib.rc_context(STYLE)
@@ -71,7 +71,7 @@ def comparison_forest(results: Results) -> Figure:
     if study.margin is not None:
         shaded = f" Shaded: {metric.apart(study.margin)} to either side."
         same = " or equivalent (green)"
-    finished = {estimates.counts(of.runs)["finished"] for of in results.once(cells).values()}
+    finished = {estimates.counts(cell.runs)["finished"] for cell in results.once(cells).values()}
     n = " to ".join(map(str, sorted({min(finished), max(finished)})))
     note = f"n = {n} runs of an arm. 95% intervals, not corrected.{shaded} Filled: shown after Holm"
     note += f" (orange){same}; hollow: undecided."

@@ -40,8 +40,8 @@ def factorial_grid(results: Results) -> Figure:
         if panel is None:
             ax.remove()
             continue
-        of = table[(table[others] == list(panel)).all(axis=1)] if others else table
-        image = _heat(ax, of, results, (rows, columns), ends)
+        shown = table[(table[others] == list(panel)).all(axis=1)] if others else table
+        image = _heat(ax, shown, results, (rows, columns), ends)
         ax.set_title(", ".join(f"{n}={v}" for n, v in zip(others, panel, strict=True)))
     if image is not None:
         figure.colorbar(image, ax=grid[: len(panels)], label=axis_label(results.study), shrink=0.8)

@@ -31,7 +31,7 @@ def look(index: int, *, dashed: bool = True, marker: str | None = None) -> dict[
 
 def ends(table: pd.DataFrame, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(n,) each: a column of estimates and the ends of its intervals."""
-    point, low, high = (of.to_numpy(float) for of in interval_of(table, name))
+    point, low, high = (column.to_numpy(float) for column in interval_of(table, name))
     return point, low, high
 
 
@@ -131,7 +131,7 @@ def crosses(
     ax: Axes, x: Iterable[float], runs: Iterable[pd.DataFrame], row: int, color: str
 ) -> bool:
     """A row of crosses where runs of a line diverged, with their share; returns whether any did."""
-    lost = [(at, estimates.counts(of)["diverged"], len(of)) for at, of in zip(x, runs, strict=True)]
+    lost = [(at, estimates.counts(g)["diverged"], len(g)) for at, g in zip(x, runs, strict=True)]
     for at, num, total in lost:
         if num:
             cross(ax, at, row, color, f"{num}/{total}")

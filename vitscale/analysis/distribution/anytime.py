@@ -53,7 +53,7 @@ def _share(
 
 
 def _columns(ends: Mapping[str, tuple[float, ...]]) -> dict[str, float]:
-    return {column: x for of in ends.items() for column, x in named(*of).items()}
+    return {column: x for entry in ends.items() for column, x in named(*entry).items()}
 
 
 def of_pair(a: Population, b: Population, is_paired: bool) -> dict[str, float]:

@@ -15,12 +15,12 @@ from vitscale.analysis.stats.intervals import (
     median_interval,
     minus,
     probability_interval,
+    satterthwaite,
     share_interval,
     sign_test,
     standard_error,
     t_test,
     unequal_df,
-    welch,
 )
 
 COMPARISON_COLUMNS = (
@@ -141,7 +141,7 @@ def superiority(
     error_b, df_b = standard_error(lost / a.n, np.arange(b.n) if b.scramble is None else b.scramble)
     if not df_a or not df_b or error_a + error_b < 1e-10:
         return _separated(prob, min(a.n, b.n), confidence)
-    error, df = welch(float(error_a), float(error_b), df_a, df_b)
+    error, df = satterthwaite([(float(error_a), df_a), (float(error_b), df_b)])
     df = unequal_df(df, (df_a + 1, df_b + 1))
     if np.isnan(df):
         return prob, np.nan, np.nan, np.nan, forgiveness.UNEQUAL

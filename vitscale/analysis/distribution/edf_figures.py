@@ -101,7 +101,7 @@ def _edf_figure(results: Results, curves: pd.DataFrame, baseline: str) -> Figure
             drawn |= published.draw_published_edf(ax, results.study, list(arms))
     labels = {ax.get_xlabel() for ax in grid[: len(shown)]}
     for place, ax in enumerate(grid[: len(shown)]):
-        text = [textwrap.fill(of, LABELS[columns]) for of in ax.get_xlabel().split("\n")]
+        text = [textwrap.fill(line, LABELS[columns]) for line in ax.get_xlabel().split("\n")]
         ax.set_xlabel("\n".join(text))
         if place + columns < len(shown) and len(labels) == 1:
             ax.set_xlabel("")  # it is that of the axes below
@@ -137,7 +137,7 @@ def _edf_panel(
     if curves.empty:
         placeholder(ax, "no outcome yet")
     draws = [results.once(populations)[arm] for arm in panels(study)[title]]
-    absent = [of.arm for of in draws if baseline == ABSOLUTE and of.n and not len(of.references)]
+    absent = [d.arm for d in draws if baseline == ABSOLUTE and d.n and not len(d.references)]
     given = f"(absolute: no finished reference of {', '.join(absent)})" if absent else ""
     many = len(draws) > 2 and not study.panels  # a panel that no one named
     ax.set_title("\n".join([arms[-1] if many else title, *textwrap.wrap(given, 40)]))
@@ -283,7 +283,7 @@ def _band_note(results: Results, baseline: str) -> str:
     if num := results.study.num_scrambles:
         first, span = f"{metric.beyond / 10:g}", metric.apart(metric.beyond)
         whole = f"over {num} Sobol scrambles, at 0, {first}, …, {span}"
-    first_arm = any(len(of) > 2 for of in panels(results.study).values())
+    first_arm = any(len(members) > 2 for members in panels(results.study).values())
     grey = " Grey: the first arm, with which each other is compared." * first_arm
     far = f"draws beyond {metric.apart(metric.beyond)} and " if baseline else ""
     return (

@@ -103,7 +103,7 @@ def learning_curves(results: Results) -> Figure:
         draws = [results.once(populations)[arm] for arm in arms]
         metric, texts = results.study.metric, results.once(trial_texts)
         _curves_panel(ax, title, draws, results.rows, metric, texts)
-        legends.append([_handle(of, index) for index, of in enumerate(draws)])
+        legends.append([_handle(entry, index) for index, entry in enumerate(draws)])
     legends_below(grid, legends)
     for ax in grid[:: num_columns(results.study)]:
         ax.set_ylabel(axis_label(results.study))

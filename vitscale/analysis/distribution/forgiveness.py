@@ -38,7 +38,6 @@ from vitscale.analysis.stats.intervals import (
     standard_error,
     t_test,
     unequal_df,
-    welch,
 )
 
 COLUMNS = (
@@ -291,7 +290,7 @@ def _over_scrambles(scores: Scores, confidence: float) -> tuple[float, float, fl
         df = min(df_a, df_b)
         error, freedom = 0.0, float(df)
         if df and error_a + error_b > 1e-12:
-            error, freedom = welch(float(error_a), float(error_b), df_a, df_b)
+            error, freedom = satterthwaite([(float(error_a), df_a), (float(error_b), df_b)])
             freedom = unequal_df(freedom, (df_a + 1, df_b + 1))
     if df == 0:
         return -1.0, 1.0, np.nan, "none: one scramble"

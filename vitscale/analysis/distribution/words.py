@@ -156,7 +156,7 @@ def _estimates(row: pd.Series, key: str, metric: Metric) -> str:
 
 
 def _estimate(row: pd.Series, key: str) -> str:
-    point, low, high = (fixed(of, 0) for of in interval_of(row, key))
+    point, low, high = (fixed(value, 0) for value in interval_of(row, key))
     return f"{point}% [{low}, {high}]"
 
 
@@ -284,14 +284,7 @@ def _names(row: pd.Series) -> str:
 
 def _area(row: pd.Series) -> str:
     """The more forgiving arm first, with the difference of the areas."""
-    name = "area_difference"
-    better, worse, area, low, high = (
-        row["a"],
-        row["b"],
-        row[name],
-        row[f"{name}_low"],
-        row[f"{name}_high"],
-    )
+    better, worse, (area, low, high) = row["a"], row["b"], interval_of(row, "area_difference")
     if area < 0:
         better, worse, area, low, high = worse, better, -area, -high, -low
     p = p_value(row["area_p_holm"])
@@ -301,14 +294,7 @@ def _area(row: pd.Series) -> str:
 
 def _ratio(row: pd.Series) -> str:
     """The arm closer to its reference first, with the ratio of the two error ratios."""
-    name = "ratio_a_over_b"
-    better, worse, ratio, low, high = (
-        row["b"],
-        row["a"],
-        row[name],
-        row[f"{name}_low"],
-        row[f"{name}_high"],
-    )
+    better, worse, (ratio, low, high) = row["b"], row["a"], interval_of(row, "ratio_a_over_b")
     if ratio < 1:
         better, worse, ratio, low, high = worse, better, 1 / ratio, 1 / high, 1 / low
     times = f"{fixed(ratio, 2)} [{fixed(low, 2)}, {fixed(high, 2)}]"
@@ -320,14 +306,7 @@ def _ratio(row: pd.Series) -> str:
 
 def _lower(row: pd.Series) -> str:
     """The better arm first, with the probability that it has the lower error."""
-    name = "prob_a_lower"
-    better, worse, prob, low, high = (
-        row["a"],
-        row["b"],
-        row[name],
-        row[f"{name}_low"],
-        row[f"{name}_high"],
-    )
+    better, worse, (prob, low, high) = row["a"], row["b"], interval_of(row, "prob_a_lower")
     if prob < 0.5:
         better, worse, prob, low, high = worse, better, 1 - prob, 1 - high, 1 - low
     pairs = (

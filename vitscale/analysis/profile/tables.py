@@ -114,7 +114,7 @@ def _epoch(trial: pd.Series) -> dict[str, object]:
     # the most images per second are the fewest minutes
     minutes = [images / per_s / 60 for per_s in (speed, high, low)]
     on_one = named("minutes", minutes)
-    on_devices = named(f"minutes_on_{DEVICES}", [of / DEVICES for of in minutes])
+    on_devices = named(f"minutes_on_{DEVICES}", [value / DEVICES for value in minutes])
     printed = (
         printed_minutes().get(str(trial["model"]), np.nan)
         if trial["dataset"] == "imagenet"

@@ -107,9 +107,9 @@ def draw_printed_pairs(ax: Axes, study: Study, table: pd.DataFrame) -> bool:
     """The printed difference of each pair whose arms have printed errors on its set, below ours."""
     drawn = False
     for y, row in enumerate(table.to_dict("records") if study.published else ()):
-        of = study.printed.get(row["evaluation"], {})
-        if {row.get("a"), row.get("b")} <= of.keys():
-            ax.plot(of[row["a"]] - of[row["b"]], y + 0.25, "D", **HOLLOW, **LINE)
+        printed = study.printed.get(row["evaluation"], {})
+        if {row.get("a"), row.get("b")} <= printed.keys():
+            ax.plot(printed[row["a"]] - printed[row["b"]], y + 0.25, "D", **HOLLOW, **LINE)
             drawn = True
     return drawn
 

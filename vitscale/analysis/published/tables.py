@@ -126,7 +126,7 @@ def published_arms(results: Results) -> pd.DataFrame:
     Ours are over the runs that finished, each arm at its own lr.
     """
     by_set = results.study.printed.items()
-    printed = [(arm, name, error) for name, of in by_set for arm, error in of.items()]
+    printed = [(arm, name, error) for name, errors in by_set for arm, error in errors.items()]
     table = pd.DataFrame(printed, columns=["arm", "evaluation", "printed_error_pct"])
     table = table.merge(results.once(means_by_set), how="left")
     return table.assign(minus_printed_points=table["mean"] - table["printed_error_pct"])

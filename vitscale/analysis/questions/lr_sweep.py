@@ -72,7 +72,7 @@ def lr_sweep_figure(results: Results) -> Figure:
         line[0].set_ylabel(f"{results.metric.label} ({results.metric.unit})", fontsize=8.5)
     labels = [f"{name}, which chooses" if name == CHOOSES else name for name in names]
     looks = map(lines.look, range(len(names)))
-    handles = [lines.handle(*of, size=4, width=1.3) for of in zip(labels, looks, strict=True)]
+    handles = [lines.handle(*entry, size=4, width=1.3) for entry in zip(labels, looks, strict=True)]
     legend_above(figure, handles)
     marks = (
         "\n× at the top: how many runs of an lr diverged; in the choice each counts as the worst."

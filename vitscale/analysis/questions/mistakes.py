@@ -52,7 +52,7 @@ def mistakes(results: Results) -> dict[tuple[str, str], Mistakes]:
             records = [
                 record for i in ids if (record := read[i]) and record.images.get(name) == shared
             ]
-            bits = [b for record in records if (b := record.of(name, weights)) is not None]
+            bits = [b for record in records if (b := record.bits_of(name, weights)) is not None]
             wrong = np.stack(bits) if bits else np.empty((0, 0), dtype=bool)
             by_cell[arm, name] = Mistakes(wrong, len(ids) - len(bits))
     return by_cell
@@ -79,12 +79,12 @@ def seed_spread(results: Results) -> pd.DataFrame:
         {
             "arm": arm,
             "evaluation": name,
-            "n": len(of.wrong),
-            "images": of.wrong.shape[1],
-            "seeds_without_bits": of.without,
-            **_spread(of.wrong),
+            "n": len(entry.wrong),
+            "images": entry.wrong.shape[1],
+            "seeds_without_bits": entry.without,
+            **_spread(entry.wrong),
         }
-        for (arm, name), of in results.once(mistakes).items()
+        for (arm, name), entry in results.once(mistakes).items()
     ]
     return two_decimals(pd.DataFrame(rows, columns=list(SPREAD_COLUMNS)))
 
@@ -105,8 +105,8 @@ def _spread(wrong: np.ndarray) -> dict[str, float]:
     if min(wrong.shape) < 2:
         return {}
     row: dict[str, float] = {}
-    of = images.spread(wrong, estimates.sd_interval(100 * wrong.mean(1)))
-    for name, value in of._asdict().items():
+    spread = images.spread(wrong, estimates.sd_interval(100 * wrong.mean(1)))
+    for name, value in spread._asdict().items():
         row |= named(name, value) if isinstance(value, tuple) else {name: value}
     return row
 
@@ -152,9 +152,9 @@ def _without_bits(results: Results, table: pd.DataFrame) -> list[str]:
             f"the {results.metric.label}: seed_spread and agreement are empty."
         ]
     runs = [
-        f"{of['seeds_without_bits'].max()} of {arm}"
-        for arm, of in table.groupby("arm")
-        if of["seeds_without_bits"].max()
+        f"{rows['seeds_without_bits'].max()} of {arm}"
+        for arm, rows in table.groupby("arm")
+        if rows["seeds_without_bits"].max()
     ]
     if not runs:
         return []

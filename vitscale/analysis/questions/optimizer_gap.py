@@ -160,7 +160,7 @@ def gap_sentences(results: Results) -> list[str]:
     """
     table = results.once(optimizer_gap)
     shown, tested = table["gap_p_holm"] < ALPHA, int(table["gap_p"].notna().sum())
-    worse, better = (int((shown & of).sum()) for of in (table["gap"] > 0, table["gap"] < 0))
+    worse, better = (int((shown & sign).sum()) for sign in (table["gap"] > 0, table["gap"] < 0))
     ended = ", ".join(
         f"{table[f'diverged_{name}'].sum()} with {OPTIMIZERS[name][0]}" for name in ("sgd", "adamw")
     )

@@ -62,7 +62,7 @@ def optimizer_gap_copied(results: Results) -> pd.DataFrame:
         if not copies:
             return row
         runs = tuple(groups[cell] for cell in used)
-        result = difference(runs, row.comparison, [estimates.errors(of) for of in runs])
+        result = difference(runs, row.comparison, [estimates.errors(arm_runs) for arm_runs in runs])
         if not np.isnan(result.estimate):
             result = Contrast(result.estimate, method="copied from shorter runs: no interval")
         return replace(row, runs=runs, result=result)

@@ -62,7 +62,7 @@ def recipe_interaction_figure(results: Results) -> Figure:
     grid[0].set_ylabel(f"{results.metric.label} ({results.metric.unit})")
     handles = []
     for index, architecture in enumerate(architectures):
-        runs = pd.concat([of for (name, _), of in groups.items() if name == architecture])
+        runs = pd.concat([group for (name, _), group in groups.items() if name == architecture])
         label = f"{architecture}\n{estimates.describe(runs)}"
         handles.append(lines.handle(label, lines.look(index)))
     legend_above(figure, handles)
@@ -88,7 +88,7 @@ def _curve(
     return lines.Line(
         x=x,
         ends=lines.ends(of_set, "mean"),
-        texts=[text_of_arms(results, of["arm"]) for of in runs],
+        texts=[text_of_arms(results, cell["arm"]) for cell in runs],
         look=lines.look(index),
         runs=lines.runs_of(results, runs, column),
         runs_aside=0.06 * (1 if index else -1),

@@ -124,17 +124,17 @@ def rank_agreement(results: Results) -> pd.DataFrame:
     equal. `same` and `reversed` are pairs that are shown so, `open` the others.
     """
     rows = []
-    for name, of in winners(results.once(recipe_interaction)).groupby("evaluation", sort=False):
-        by_recipe = dict(list(of.groupby("recipe", sort=False)))
-        for one, other in combinations(by_recipe, 2):
-            both = by_recipe[one].merge(by_recipe[other], on=["a", "b"], suffixes=("", "_b"))
+    for name, on_set in winners(results.once(recipe_interaction)).groupby("evaluation", sort=False):
+        by_recipe = dict(list(on_set.groupby("recipe", sort=False)))
+        for first, other in combinations(by_recipe, 2):
+            both = by_recipe[first].merge(by_recipe[other], on=["a", "b"], suffixes=("", "_b"))
             order = np.sign(both["difference"]) * np.sign(both["difference_b"])
             shown = order[(both["winner"] != "") & (both["winner_b"] != "")]
             num, left = len(order), len(order) - len(shown)
             same, reverse = int((shown > 0).sum()), int((shown < 0).sum())
             ends = (order.sum(skipna=False), same - reverse - left, same - reverse + left)
             taus = (float(end) / num for end in ends)
-            rows.append((name, one, other, num, same, reverse, left, *taus))
+            rows.append((name, first, other, num, same, reverse, left, *taus))
     return pd.DataFrame(rows, columns=RANKS)
 
 
@@ -171,7 +171,7 @@ def sentences(results: Results) -> list[str]:
         what = "Two architectures under a recipe", "Interactions of recipe and architecture"
         counted = zip((simple, crossed), what, strict=True)
         return [
-            *(line for of in counted for line in verdicts(results, *of)),
+            *(line for entry in counted for line in verdicts(results, *entry)),
             f"{verdict[0].upper()}{verdict[1:]}.",
         ]
     parts = [

@@ -51,10 +51,10 @@ def seed_bins(results: Results) -> pd.DataFrame:
     `expected_seeds_high`. No rows for fewer than two seeds, or seeds of equal values.
     """
     tables = [
-        _counted(of.values, rounding_images(results.study, of.evaluation)).assign(
-            arm=of.arm, evaluation=of.evaluation
+        _counted(sample.values, rounding_images(results.study, sample.evaluation)).assign(
+            arm=sample.arm, evaluation=sample.evaluation
         )
-        for of in samples(results)
+        for sample in samples(results)
     ]
     return two_decimals(pd.concat(tables, ignore_index=True)[COLUMNS])
 
@@ -133,8 +133,8 @@ def _histogram(ax: Axes, results: Results, arm: str, name: str) -> list[Line2D]:
         placeholder(ax, "no spread to show")
         return []
     row, normality = (
-        row_of(results.once(of), arm=arm, evaluation=name)
-        for of in (seed_statistics, seed_normality)
+        row_of(results.once(table_of_seeds), arm=arm, evaluation=name)
+        for table_of_seeds in (seed_statistics, seed_normality)
     )
     curve = _gaussian(ax, table, float(row["mean"]), float(row["sd"]))
     describe(curve, results.once(arm_texts)[arm])
@@ -173,6 +173,6 @@ def _gaussian(ax: Axes, table: pd.DataFrame, mean: float, sd: float) -> Line2D:
 
 
 def _fit_label(row: pd.Series, p: float, metric: Metric) -> str:
-    mean, sd = (with_ends(row, key, lambda of: metric.number(of, 2)) for key in ("mean", "sd"))
+    mean, sd = (with_ends(row, key, lambda x: metric.number(x, 2)) for key in ("mean", "sd"))
     p_text = "< 0.001" if p < 0.001 else f"= {p:.3f}"
     return f"mean {mean}, sd {sd}\nShapiro-Wilk p {p_text}"

@@ -31,12 +31,12 @@ def seed_power(results: Results) -> pd.DataFrame:
     no weights. If they are uncorrelated, the number of pairs is that of seeds_per_arm, or one more.
     """
     rows = []
-    for of in samples(results):
-        spread = estimates.sd_interval(of.values)
+    for sample in samples(results):
+        spread = estimates.sd_interval(sample.values)
         for share, power in product(DIFFERENCES, POWERS):
             difference = results.metric.within[0] * share
             row = {"difference": difference, "power_pct": 100 * power}
-            rows.append(of.labels | row | _needed(difference, spread, power))
+            rows.append(sample.labels | row | _needed(difference, spread, power))
     return pd.DataFrame(rows).astype(dict.fromkeys(NEEDED, "Int64"))
 
 

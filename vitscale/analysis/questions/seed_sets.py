@@ -48,7 +48,7 @@ def seed_correlation(results: Results) -> pd.DataFrame:
     deviations. None for sets that share their images.
     """
     rows: list[dict[str, object]] = []
-    for arm, of_arm in groupby(samples(results), lambda of: of.arm):
+    for arm, of_arm in groupby(samples(results), lambda sample: sample.arm):
         for first, second in combinations(of_arm, 2):
             x, y = first.values, second.values
             images = {first.evaluation, second.evaluation}

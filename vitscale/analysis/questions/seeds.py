@@ -179,8 +179,8 @@ def _seed_sentence(row: pd.Series, metric: Metric) -> str:
     number, unit = metric.number, "%" if metric.unit == "%" else f" {metric.unit}"
     apart = f" {metric.difference_unit}"
     mean, sd = (
-        with_ends(row, key, lambda value: number(value, 2), after=of)
-        for key, of in (("mean", unit), ("sd", apart))
+        with_ends(row, key, lambda value: number(value, 2), after=suffix)
+        for key, suffix in (("mean", unit), ("sd", apart))
     )
     extremes = f"{number(row['min'], 2)} to {number(row['max'], 2)}{unit}"
     sentence = (

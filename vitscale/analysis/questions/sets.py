@@ -32,7 +32,7 @@ def sets_regression(results: Results) -> pd.DataFrame:
     rows: list[dict[str, object]] = []
     for name, column in others:
         of_arms = {
-            str(arm): [estimates.errors(runs, of) for of in (first[1], column)]
+            str(arm): [estimates.errors(runs, column_name) for column_name in (first[1], column)]
             for arm, runs in results.trials.groupby("arm", sort=False)
         }
         of_arms = {arm: values for arm, values in of_arms.items() if all(map(len, values))}
@@ -58,14 +58,16 @@ def _line(x: np.ndarray, y: np.ndarray) -> dict[str, float]:
 def sentences(results: Results) -> list[str]:
     """The slope on each set, and the arm farthest from the line to either side."""
     first, said = next(iter(estimates.evaluations(results.study))), []
-    for name, of in results.once(sets_regression).groupby("evaluation", sort=False):
-        row, text = of.iloc[0], f"{name} against {first} over {len(of)} arms:"
+    for name, rows in results.once(sets_regression).groupby("evaluation", sort=False):
+        row, text = rows.iloc[0], f"{name} against {first} over {len(rows)} arms:"
         if np.isnan(row["slope"]):
             said.append(f"{text} no line.")
             continue
         text += f" slope {row['slope']:.2f} [{row['slope_low']:.2f}, {row['slope_high']:.2f}]"
-        far = (of.loc[of["residual"].agg(end)] for end in ("idxmin", "idxmax"))
-        apart = (f"{one['arm']} {results.metric.number(one['residual'], 2, '+')}" for one in far)
+        far = (rows.loc[rows["residual"].agg(end)] for end in ("idxmin", "idxmax"))
+        apart = (
+            f"{point['arm']} {results.metric.number(point['residual'], 2, '+')}" for point in far
+        )
         said.append(f"{text}; from the line {' and '.join(apart)}.")
     return said
 
@@ -83,15 +85,15 @@ def sets_regression_figure(results: Results) -> Figure:
     names = list(dict.fromkeys(table["evaluation"]))
     figure, ((*grid,),) = rows_of_axes(1, max(len(names), 1), 3.8)
     for ax, name in zip(grid, names, strict=False):
-        of = table[table["evaluation"] == name]
-        dots = ax.scatter(of["x"], of["y"], s=14)
-        describe(dots, [text_of_arms(results, [arm]) for arm in of["arm"]])
-        for _, row in of.iterrows():
+        rows = table[table["evaluation"] == name]
+        dots = ax.scatter(rows["x"], rows["y"], s=14)
+        describe(dots, [text_of_arms(results, [arm]) for arm in rows["arm"]])
+        for _, row in rows.iterrows():
             ax.annotate(
                 row["arm"], (row["x"], row["y"]), (4, 3), textcoords="offset points", fontsize=6
             )
-        ends = np.array([of["x"].min(), of["x"].max()])
-        ax.plot(ends, of["intercept"].iloc[0] + of["slope"].iloc[0] * ends, lw=1)
+        ends = np.array([rows["x"].min(), rows["x"].max()])
+        ax.plot(ends, rows["intercept"].iloc[0] + rows["slope"].iloc[0] * ends, lw=1)
         ax.set(
             xlabel=axis_label_on(results.study, first), ylabel=axis_label_on(results.study, name)
         )

@@ -158,14 +158,14 @@ def _in_figure(study: Study, table: pd.DataFrame) -> list[str]:
     """The differences of Figure 1, on the first set."""
     table, metric = table[table["evaluation"] == next(iter(reported(study)))], study.column.metric
     rules, sentences = [DROP_PATH_BY] if DROP_PATH_BY in table else [], []
-    for _, of in table.groupby(["size", *rules, "pairs", "layerscale", "epochs"], sort=False):
-        if (of["branches"] <= 2).all():
+    for _, group in table.groupby(["size", *rules, "pairs", "layerscale", "epochs"], sort=False):
+        if (group["branches"] <= 2).all():
             continue
         first, parts = (
-            of.iloc[0],
+            group.iloc[0],
             [
                 f"{row['branches']} branches {estimate(row, 'difference', metric, '+')}"
-                for _, row in of.iterrows()
+                for _, row in group.iterrows()
             ],
         )
         rule = f" (drop path by {first[DROP_PATH_BY]})" if rules else ""

@@ -131,8 +131,8 @@ def between_models(table: pd.DataFrame, what: str, metric: Metric) -> list[str]:
         first,
         *(
             f"{a} minus {b}: "
-            f"{'; '.join(_one_interaction(row, metric) for _, row in of.iterrows())}."
-            for (a, b), of in pairs
+            f"{'; '.join(_one_interaction(row, metric) for _, row in rows.iterrows())}."
+            for (a, b), rows in pairs
         ),
     ]
 
@@ -150,6 +150,8 @@ def by_model(table: pd.DataFrame, name: str, what: str, metric: Metric) -> list[
         return []
     said = []
     for model, rows in groups:
-        of = [f"{row['epochs']} epochs {estimate(row, name, metric)}" for _, row in rows.iterrows()]
-        said.append(f"{model}, {what}: {'; '.join(of)}.")
+        own = [
+            f"{row['epochs']} epochs {estimate(row, name, metric)}" for _, row in rows.iterrows()
+        ]
+        said.append(f"{model}, {what}: {'; '.join(own)}.")
     return said

@@ -85,7 +85,7 @@ def training_length_figure(results: Results) -> Figure:
         for index, model in enumerate(models):
             look = lines.look(index, dashed=False)
             _curve(ax, table[table["model"] == model], look, lines.aside(index, len(models), 0.07))
-            optimizer = next(of for name, of, _ in groups if name == model)  # the first planned
+            optimizer = next(opt for name, opt, _ in groups if name == model)  # the first planned
             name = f"{model} {OPTIMIZERS.get(optimizer, (optimizer, ''))[0]}"
             population = stability.population(groups, (model, optimizer))
             handles.append(lines.handle(f"{name}\n{population}", look))
@@ -115,7 +115,7 @@ def _curve(ax: Axes, table: pd.DataFrame, look: dict[str, Any], beside: float) -
     if table.empty:
         return
     model, longest = table["model"].iloc[0], table["longest_epochs"].iloc[0]
-    y, low, high = (np.append(of, np.nan) for of in lines.ends(table, "delta"))
+    y, low, high = (np.append(column, np.nan) for column in lines.ends(table, "delta"))
     if np.isfinite(y).any():
         y[-1] = 0.0
     texts = [f"{model}: {epochs} instead of {longest} epochs" for epochs in table["epochs"]]

@@ -150,19 +150,19 @@ def legends_below(grid: Sequence[Axes], handles: Sequence[Sequence[Line2D]]) -> 
     and what all labels say after their first line stands once, above them.
     """
     figure, room = grid[0].get_figure(root=True), dict[int, float]()
-    for ax, of in zip(grid, handles, strict=True):
+    for ax, entries in zip(grid, handles, strict=True):
         spec = ax.get_subplotspec()
-        if of and spec and figure:
+        if entries and spec and figure:
             width = figure.get_figwidth() / spec.get_gridspec().ncols - 0.5
             row = spec.rowspan.start
-            room[row] = max(room.get(row, 0.0), _legend_below(ax, of, width))
+            room[row] = max(room.get(row, 0.0), _legend_below(ax, entries, width))
     if figure:
         figure.set_figheight(figure.get_figheight() + sum(room.values()))
 
 
 def legend_above(figure: Figure, handles: Sequence[Line2D]) -> None:
     """A legend of all axes, above them: entries stand beside each other where they fit."""
-    lines = [line for of in handles for line in str(of.get_label()).split("\n")]
+    lines = [line for handle in handles for line in str(handle.get_label()).split("\n")]
     fit = max(1, int(figure.get_figwidth() / (0.75 + ENTRY * max(map(len, lines), default=0))))
     columns = -(-len(handles) // max(1, -(-len(handles) // fit)))
     figure.legend(handles=handles, loc="outside upper center", ncols=columns, handlelength=3.2)
@@ -170,7 +170,7 @@ def legend_above(figure: Figure, handles: Sequence[Line2D]) -> None:
 
 def _legend_below(ax: Axes, handles: Sequence[Line2D], width: float) -> float:
     """Draws a legend in `width` inches; returns its height in inches."""
-    labels = [str(of.get_label()) for of in handles]
+    labels = [str(handle.get_label()) for handle in handles]
     firsts, rests = zip(
         *(label.split("\n", 1) + [""] * ("\n" not in label) for label in labels), strict=True
     )

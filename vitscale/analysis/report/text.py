@@ -16,6 +16,7 @@ from vitscale.plan.metrics import Metric, fixed
 
 SHORT = {"edf": "EDF", "ema": "EMA", "lr": "lr", "wd": "wd", "vs": "against"}  # in a title
 WIDE = 95  # characters of a row that are wider than a page
+_BOX = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{"
 CODE, _TYPEWRITER = re.compile("`([^`]*)`"), r"\\texttt{\1}"
 # names of estimates that are pure numbers of about 1
 PURE = re.compile("area|ratio|prob_|tau|pearson|spearman|correlation|share|slope|exponent")
@@ -107,40 +108,30 @@ def to_latex(table: pd.DataFrame, name: str, caption: str, metric: Metric | None
     most = 2 if 2 in places else 4
     shown = as_text(table.loc[:, [place <= most for place in places]], metric)
     left_out = [name for name in as_text(table, metric).columns if name not in shown.columns]
-    cells = [list(shown.columns), *shown.to_numpy().tolist()]
-    lines = [_latex_row(row) for row in cells]
-    numeric = [all(_is_number(cell) for cell in shown[column]) for column in shown]
-    is_wide = sum(max(map(len, column)) + 2 for column in zip(*cells, strict=True)) > WIDE
+    widths = [max(map(len, [column, *shown[column]])) + 2 for column in shown]
     first, *others = caption.split("\n")
-    packages = "booktabs,graphicx" if is_wide else "booktabs"
-    box = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
-    return "\n".join(
-        [
-            rf"% \usepackage[T1]{{fontenc}}, \usepackage{{{packages}}}",
-            *(f"% {line}" for line in others),
-            *([f"% in {name}.csv only: {', '.join(left_out)}"] if left_out else []),
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{CODE.sub(_TYPEWRITER, in_latex(first))}}}",
-            rf"\label{{tab:{name}}}",
-            *([box] if is_wide else []),
-            rf"\begin{{tabular}}{{{''.join('r' if right else 'l' for right in numeric) or 'l'}}}",
-            r"\toprule",
-            lines[0],
-            r"\midrule",
-            *lines[1:],
-            r"\bottomrule",
-            r"\end{tabular}" + "}" * is_wide,
-            r"\end{table}",
-            "",
-        ]
+    style = shown.style.format(_latex_cell).format_index(_latex_cell, axis="columns")
+    made = style.hide(axis="index").to_latex(
+        column_format="".join("r" if all(map(_is_number, shown[c])) else "l" for c in shown) or "l",
+        hrules=True,
+        position_float="centering",
+        caption=CODE.sub(_TYPEWRITER, in_latex(first)),
+        label=f"tab:{name}",
     )
+    if is_wide := sum(widths) > WIDE:
+        made = made.replace(r"\begin{tabular}", rf"{_BOX}\begin{{tabular}}")
+        made = made.replace(r"\end{tabular}", r"\end{tabular}}")
+    comments = [
+        rf"\usepackage[T1]{{fontenc}}, \usepackage{{booktabs{',graphicx' * is_wide}}}",
+        *others,
+        *([f"in {name}.csv only: {', '.join(left_out)}"] if left_out else []),
+    ]
+    return "".join(f"% {line}\n" for line in comments) + made
 
 
-def _latex_row(cells: Iterable[str]) -> str:
-    """A row; one that begins as an option of the \\\\ before it would is kept apart from it."""
-    row = " & ".join(map(in_latex, cells)) + r" \\"
-    return "{}" + row if row.startswith(("[", "*")) else row
+def _latex_cell(text: object) -> str:
+    """A cell; one that begins as an option of the \\\\ before it would is kept apart from it."""
+    return "{}" * str(text).startswith(("[", "*")) + in_latex(str(text))
 
 
 def _is_number(cell: str) -> bool:

@@ -89,7 +89,7 @@ def arm_texts(results: Results) -> dict[str, str]:
     members: dict[str, list[Trial]] = {}
     for trial in results.study.trials:
         members.setdefault(trial.arm.name, []).append(trial)
-    return {arm: f"{arm}: {_counted(of)}\n{_shared(of)}" for arm, of in members.items()}
+    return {arm: f"{arm}: {_counted(trials)}\n{_shared(trials)}" for arm, trials in members.items()}
 
 
 def text_of_arms(results: Results, arms: Iterable[str]) -> str:

@@ -99,9 +99,9 @@ def scaling_optimum(results: Results) -> pd.DataFrame:
     """
     cells = results.once(grid)
     of_length = {
-        one.family: one
-        for one in results.once(laws)
-        if one.has_floor and one.axes == ("size", "length")
+        law.family: law
+        for law in results.once(laws)
+        if law.has_floor and law.axes == ("size", "length")
     }
     rows = [
         row
@@ -113,13 +113,13 @@ def scaling_optimum(results: Results) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _by_law(cells: Grid, one: Law) -> Iterator[dict[str, object]]:
-    costs = _costs(cells, one)
-    ends = float(one.x[:, 1].min()), float(one.x[:, 1].max())
-    for budget in _budgets(cells.frame.loc[one.index, "training_flops"].to_numpy(float)):
-        best, drawn = (optimum(fit, costs, ends, budget) for fit in (one.fit, one.rounds))
+def _by_law(cells: Grid, law: Law) -> Iterator[dict[str, object]]:
+    costs = _costs(cells, law)
+    ends = float(law.x[:, 1].min()), float(law.x[:, 1].max())
+    for budget in _budgets(cells.frame.loc[law.index, "training_flops"].to_numpy(float)):
+        best, drawn = (optimum(fit, costs, ends, budget) for fit in (law.fit, law.rounds))
         yield _optimum_row(
-            one.family,
+            law.family,
             "law",
             budget,
             (best.size[0] / 1e6, drawn.size / 1e6),
@@ -131,9 +131,9 @@ def _by_law(cells: Grid, one: Law) -> Iterator[dict[str, object]]:
 
 def _by_cells(cells: Grid, family: str) -> Iterator[dict[str, object]]:
     index = cells.frame.index[(cells.frame["family"] == family) & cells.usable].to_numpy()
-    of = cells.frame.loc[index]
-    flops, params = of["training_flops"].to_numpy(float), of["params"].to_numpy(float)
-    samples = of["samples"].to_numpy(float)
+    frame = cells.frame.loc[index]
+    flops, params = frame["training_flops"].to_numpy(float), frame["params"].to_numpy(float)
+    samples = frame["samples"].to_numpy(float)
     for budget in _budgets(flops):
         affordable = flops <= budget * (1 + 1e-9)
         if not affordable.any():
@@ -214,9 +214,9 @@ def _optimum_row(
     }
 
 
-def _costs(cells: Grid, one: Law) -> Costs:
+def _costs(cells: Grid, law: Law) -> Costs:
     """Of the sizes of a law, by their cells in it."""
-    frame = cells.frame.loc[one.index]
+    frame = cells.frame.loc[law.index]
     per_sample = (frame["training_flops"] / frame["samples"]).groupby(frame["params"]).mean()
     return Costs(per_sample.index.to_numpy(float), per_sample.to_numpy(float))
 
@@ -229,16 +229,16 @@ def scaling_crossing_at_cost(results: Results) -> pd.DataFrame:
     a crossing there; the interval is over those, and is given only if 95% of the rounds have one.
     Differences are a minus b at both ends of the range, in points: below 0, a is better.
     """
-    by_family = {name: one for name, one in results.once(widest).items() if one.axes[0] == "size"}
+    by_family = {name: law for name, law in results.once(widest).items() if law.axes[0] == "size"}
     cells = results.once(grid)
     rows = [_crossing_row(cells, by_family[a], by_family[b]) for a, b in combinations(by_family, 2)]
     return pd.DataFrame([row for row in rows if row])
 
 
 def _crossing_row(cells: Grid, a: Law, b: Law) -> dict[str, object]:
-    costs = [_whole_trainings(cells, one) for one in (a, b)]
-    low = max(of.per_sample[0] for of in costs)
-    high = min(of.per_sample[-1] for of in costs)
+    costs = [_whole_trainings(cells, law) for law in (a, b)]
+    low = max(cost.per_sample[0] for cost in costs)
+    high = min(cost.per_sample[-1] for cost in costs)
     row: dict[str, object] = {"a": a.family, "b": b.family, "least_flops": low}
     row["greatest_flops"] = high
     if not low < high:
@@ -248,8 +248,8 @@ def _crossing_row(cells: Grid, a: Law, b: Law) -> dict[str, object]:
     return row | crossing("crossing_flops", flops, (a, b), sizes, cells.has_intervals)
 
 
-def _whole_trainings(cells: Grid, one: Law) -> Costs:
+def _whole_trainings(cells: Grid, law: Law) -> Costs:
     """Costs of whole trainings at the most samples of a law, by size."""
-    most = float(cells.frame.loc[one.index, "samples"].max())
-    per_sample = _costs(cells, one)
+    most = float(cells.frame.loc[law.index, "samples"].max())
+    per_sample = _costs(cells, law)
     return Costs(per_sample.size, np.maximum.accumulate(per_sample.per_sample * most))

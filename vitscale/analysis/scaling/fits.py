@@ -155,8 +155,8 @@ def _fit_rounds(
         else:
             lower = fit[2] < best[2]
             best = tuple(
-                np.where(lower.reshape(-1, *[1] * (of.ndim - 1)), of, old)
-                for of, old in zip(fit, best, strict=True)
+                np.where(lower.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+                for new, old in zip(fit, best, strict=True)
             )
     assert best is not None
     return np.exp(best[0]), best[1], best[2]

@@ -39,7 +39,7 @@ def _of_cells(x: np.ndarray, seeds: int) -> str:
     x = x[:, varied] / x[:, varied].min(0)
     if len(varied) == 1:
         x = np.unique(x, axis=0)
-    gains, exponents = (np.array(of)[varied] for of in (GAINS, EXPONENTS))
+    gains, exponents = (np.array(values)[varied] for values in (GAINS, EXPONENTS))
     truth = FLOOR + (gains * x**-exponents).sum(1)
     sd = NOISE / seeds**0.5
     z = np.random.default_rng(0).standard_normal((2, SIMS, len(x)))

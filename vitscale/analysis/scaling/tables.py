@@ -89,7 +89,7 @@ class Grid:
     @property
     def at_edge(self) -> np.ndarray:
         """(cells,) whether the lr lies at an end of its grid."""
-        last = np.array([len(of) - 1 for of in self.lrs])
+        last = np.array([len(tried) - 1 for tried in self.lrs])
         return (last > 0) & ((self.chosen.lr == 0) | (self.chosen.lr == last))
 
     @property
@@ -120,7 +120,7 @@ def unseen(results: Results) -> Grid:
     """
     cells = results.once(grid)
     fitted = results.once(widest).values()
-    held = np.concatenate([largest(cells, one.family, one.axes) for one in fitted])
+    held = np.concatenate([largest(cells, law.family, law.axes) for law in fitted])
     hidden = np.isin(np.arange(len(cells.frame)), held)[:, None, None]
     runs = Runs(
         np.where(hidden, np.nan, cells.runs.choosing),
@@ -263,7 +263,7 @@ def _num_values(cells: Grid, family: str, axis: str) -> int:
     return int(cells.frame.loc[index, AXES[axis]].nunique())
 
 
-def law(
+def fit_law(
     cells: Grid,
     family: str,
     axes: Sequence[str],
@@ -294,8 +294,10 @@ def laws(results: Results) -> list[Law]:
     fitted = []
     for family in families(cells):
         for axes in axes_of(cells, family):
-            fitted += [law(cells, family, axes, has_floor=has_floor) for has_floor in (True, False)]
-    return [one for one in fitted if one is not None]
+            fitted += [
+                fit_law(cells, family, axes, has_floor=has_floor) for has_floor in (True, False)
+            ]
+    return [law for law in fitted if law is not None]
 
 
 def families(cells: Grid) -> list[str]:
@@ -307,10 +309,10 @@ def widest(results: Results) -> dict[str, Law]:
     what figures, crossings and forecasts beyond the largest cell use.
     """
     best: dict[str, Law] = {}
-    for one in results.once(laws):
-        before = best.get(one.family)
-        if one.has_floor and (before is None or len(one.axes) > len(before.axes)):
-            best[one.family] = one
+    for law in results.once(laws):
+        before = best.get(law.family)
+        if law.has_floor and (before is None or len(law.axes) > len(before.axes)):
+            best[law.family] = law
     return best
 
 
@@ -329,10 +331,10 @@ def scaling_fit(results: Results) -> pd.DataFrame:
     """
     cells = results.once(grid)
     all_laws = results.once(laws)
-    held_out = [_held_out_ratios(cells, one) for one in all_laws]
+    held_out = [_held_out_ratios(cells, law) for law in all_laws]
     rows = [
-        _fit_row(cells, one, float(ratio))
-        for one, (ratio, _) in zip(all_laws, held_out, strict=True)
+        _fit_row(cells, law, float(ratio))
+        for law, (ratio, _) in zip(all_laws, held_out, strict=True)
     ]
     table = pd.DataFrame(rows)
     if table.empty:
@@ -345,49 +347,49 @@ def scaling_fit(results: Results) -> pd.DataFrame:
     return table
 
 
-def _fit_row(cells: Grid, one: Law, held_out_ratio: float) -> dict[str, object]:
-    drawn, row = one.rounds, {"family": one.family, "axes": " and ".join(one.axes)}
-    profile = _profile(cells, one)
+def _fit_row(cells: Grid, law: Law, held_out_ratio: float) -> dict[str, object]:
+    drawn, row = law.rounds, {"family": law.family, "axes": " and ".join(law.axes)}
+    profile = _profile(cells, law)
     numbers: dict[str, object] = {
         **row,
-        "has_floor": one.has_floor,
-        "n_cells": len(one.index),
-        "diverged_cells": _diverged_cells(cells, one.family, one.axes),
-        **interval("floor", float(one.fit.floor), drawn.floor),
+        "has_floor": law.has_floor,
+        "n_cells": len(law.index),
+        "diverged_cells": _diverged_cells(cells, law.family, law.axes),
+        **interval("floor", float(law.fit.floor), drawn.floor),
         "floor_profile_low": profile["floor"][0],
         "floor_profile_high": profile["floor"][1],
     }
-    for i, axis in enumerate(one.axes):
+    for i, axis in enumerate(law.axes):
         numbers |= {
-            f"{axis}_x0": float(one.fit.x0[i]),
-            **interval(f"{axis}_gain", one.fit.gains[i], drawn.gains[:, i]),
-            **interval(f"{axis}_exponent", one.fit.exponents[i], drawn.exponents[:, i]),
+            f"{axis}_x0": float(law.fit.x0[i]),
+            **interval(f"{axis}_gain", law.fit.gains[i], drawn.gains[:, i]),
+            **interval(f"{axis}_exponent", law.fit.exponents[i], drawn.exponents[:, i]),
             f"{axis}_exponent_profile_low": profile[axis][0],
             f"{axis}_exponent_profile_high": profile[axis][1],
         }
-    misfit, p = _misfit(cells, one)
+    misfit, p = _misfit(cells, law)
     return {
         **numbers,
         "misfit": misfit,
         "misfit_p": p,
         "held_out_ratio": held_out_ratio,
-        "not_identified": ", ".join(_not_identified(one)),
+        "not_identified": ", ".join(_not_identified(law)),
     }
 
 
-def _profile(cells: Grid, one: Law) -> dict[str, tuple[float, float]]:
-    nothing = {name: (np.nan, np.nan) for name in ("floor", *one.axes)}
+def _profile(cells: Grid, law: Law) -> dict[str, tuple[float, float]]:
+    nothing = {name: (np.nan, np.nan) for name in ("floor", *law.axes)}
     if cells.noise is None:
         return nothing
     region = fits.likelihood_region(
-        one.x,
-        cells.chosen.error[one.index],
-        one.precision,
+        law.x,
+        cells.chosen.error[law.index],
+        law.precision,
         df=cells.noise.df,
-        has_floor=one.has_floor,
+        has_floor=law.has_floor,
     )
     intervals = {
-        axis: region.interval(region.laws.exponents[:, i]) for i, axis in enumerate(one.axes)
+        axis: region.interval(region.laws.exponents[:, i]) for i, axis in enumerate(law.axes)
     }
     return {"floor": region.interval(region.laws.floor), **intervals}
 
@@ -398,7 +400,7 @@ def _diverged_cells(cells: Grid, family: str, axes: Sequence[str]) -> int:
     return int((~cells.usable[index] & cells.runs.diverged[index].any((1, 2))).sum())
 
 
-def _misfit(cells: Grid, one: Law) -> tuple[float, float]:
+def _misfit(cells: Grid, law: Law) -> tuple[float, float]:
     """(mean square of standardised residuals, p); NaN without noise or degrees of freedom.
 
     p is the share of rounds on the law itself, each with the noise of seeds, the divergence and the
@@ -407,30 +409,30 @@ def _misfit(cells: Grid, one: Law) -> tuple[float, float]:
     """
     if cells.noise is None:
         return np.nan, np.nan
-    of = cells.runs
-    runs = Runs(of.choosing[one.index], of.reported[one.index], of.diverged[one.index])
-    return misfit(one, cells.chosen.error[one.index], runs, cells.noise.of_cells(one.index))
+    every = cells.runs
+    runs = Runs(every.choosing[law.index], every.reported[law.index], every.diverged[law.index])
+    return misfit(law, cells.chosen.error[law.index], runs, cells.noise.of_cells(law.index))
 
 
-def misfit(one: Law, errors: np.ndarray, runs: Runs, noise: Noise) -> tuple[float, float]:
+def misfit(law: Law, errors: np.ndarray, runs: Runs, noise: Noise) -> tuple[float, float]:
     """The same of the cells of a law, their errors and runs, and their noise."""
     sd2 = np.maximum(noise.sd_of_cells**2, 1e-12)
-    ratio = float(_scatter(one, one.fit, errors, one.precision))
+    ratio = float(_scatter(law, law.fit, errors, law.precision))
     if not np.isfinite(ratio):
         return np.nan, np.nan
     on_law = rounds_on(
-        runs, one.fit.predict(one.x), noise, NUM_ROUNDS_ON_LAW, np.random.default_rng(2)
+        runs, law.fit.predict(law.x), noise, NUM_ROUNDS_ON_LAW, np.random.default_rng(2)
     )
     precision = on_law.n / sd2
-    again = fits.fit(one.x, on_law.error, precision, has_floor=one.has_floor, start=one.fit)
-    scatter = _scatter(one, again, on_law.error, precision)
+    again = fits.fit(law.x, on_law.error, precision, has_floor=law.has_floor, start=law.fit)
+    scatter = _scatter(law, again, on_law.error, precision)
     return ratio, float((1 + (scatter >= ratio).sum()) / (1 + np.isfinite(scatter).sum()))
 
 
-def _scatter(one: Law, fit: Fit, errors: np.ndarray, precision: np.ndarray) -> np.ndarray:
+def _scatter(law: Law, fit: Fit, errors: np.ndarray, precision: np.ndarray) -> np.ndarray:
     """(...) mean squares of standardised residuals of (..., cells); NaN without a df."""
-    df = (precision > 0).sum(-1) - fits.num_unknowns(len(one.axes), one.has_floor)
-    residual = np.log(np.where(precision > 0, errors, 1.0) / fit.predict(one.x))
+    df = (precision > 0).sum(-1) - fits.num_unknowns(len(law.axes), law.has_floor)
+    residual = np.log(np.where(precision > 0, errors, 1.0) / fit.predict(law.x))
     return (residual**2 * precision).sum(-1) / np.where(df > 0, df, np.nan)
 
 
@@ -441,14 +443,14 @@ def largest(cells: Grid, family: str, axes: Sequence[str]) -> np.ndarray:
     return index[(values == values.max()).to_numpy()]
 
 
-def _held_out_ratios(cells: Grid, one: Law) -> tuple[float, np.ndarray]:
+def _held_out_ratios(cells: Grid, law: Law) -> tuple[float, np.ndarray]:
     """Measured over predicted of the largest value, and the same of each round."""
-    held = largest(cells, one.family, one.axes)
-    rest = law(cells, one.family, one.axes, has_floor=one.has_floor, without=held)
+    held = largest(cells, law.family, law.axes)
+    rest = fit_law(cells, law.family, law.axes, has_floor=law.has_floor, without=held)
     held = held[cells.lawful[held]]
     if rest is None or not len(held):
         return np.nan, np.full(1, np.nan)
-    x = _points(cells, held, one.axes)
+    x = _points(cells, held, law.axes)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio, drawn = (
             np.exp(np.log(error / fit.predict(x)).mean(-1))
@@ -464,18 +466,18 @@ def _points(cells: Grid, index: np.ndarray, axes: Sequence[str]) -> np.ndarray:
     return cells.frame.loc[index, [AXES[axis] for axis in axes]].to_numpy(float)
 
 
-def _not_identified(one: Law) -> Iterator[str]:
+def _not_identified(law: Law) -> Iterator[str]:
     """What the intervals of a law do not bound; nothing where it has none."""
-    low, high = ends(one.rounds.floor)
-    if one.has_floor and low < 0.01 * high:
+    low, high = ends(law.rounds.floor)
+    if law.has_floor and low < 0.01 * high:
         yield "floor (reaches 0)"
-    for i, axis in enumerate(one.axes):
-        low, high = ends(one.rounds.exponents[:, i])
+    for i, axis in enumerate(law.axes):
+        low, high = ends(law.rounds.exponents[:, i])
         if low <= LEAST_EXPONENT:
             yield f"{axis} exponent (reaches 0)"
         if high >= GREATEST_EXPONENT:
             yield f"{axis} exponent (no upper end)"
-        low, _ = ends(one.rounds.gains[:, i])
+        low, _ = ends(law.rounds.gains[:, i])
         if low <= 0:
             yield f"{axis} gain (reaches 0)"
 
@@ -485,21 +487,21 @@ def scaling_curves(results: Results) -> pd.DataFrame:
     for each number of images and length that a family was trained at.
     """
     cells = results.once(grid)
-    rows = [row for one in results.once(widest).values() for row in _curve_rows(cells, one)]
+    rows = [row for law in results.once(widest).values() for row in _curve_rows(cells, law)]
     return pd.DataFrame(rows, columns=["family", "images", "samples", "x", "value"])
 
 
-def _curve_rows(cells: Grid, one: Law) -> Iterator[dict[str, object]]:
-    frame = cells.frame.loc[one.index]
-    column, others = AXES[one.axes[0]], [AXES[axis] for axis in one.axes[1:]]
+def _curve_rows(cells: Grid, law: Law) -> Iterator[dict[str, object]]:
+    frame = cells.frame.loc[law.index]
+    column, others = AXES[law.axes[0]], [AXES[axis] for axis in law.axes[1:]]
     levels = frame.groupby(others, sort=False) if others else [((), frame)]
     for _, level in levels:
         line = np.geomspace(level[column].min(), level[column].max(), LINE)
         rest = np.broadcast_to(level[others].iloc[0].to_numpy(float), (LINE, len(others)))
-        for x, error in zip(line, one.fit.predict(np.column_stack([line, rest])), strict=True):
+        for x, error in zip(line, law.fit.predict(np.column_stack([line, rest])), strict=True):
             first = level.iloc[0]
             levels_of = {name: first[name] if name != column else np.nan for name in LEVELS}
-            yield {"family": one.family, **levels_of, "x": x, "value": error}
+            yield {"family": law.family, **levels_of, "x": x, "value": error}
 
 
 # ---- forecasts
@@ -523,7 +525,7 @@ def scaling_forecast(results: Results) -> pd.DataFrame:
     cell diverged. For a value that was not trained it is the law's. `times`: the forecast's value
     over the largest that the law was fitted to.
     """
-    rows = [row for one in results.once(widest).values() for row in _forecasts(results, one, STEPS)]
+    rows = [row for law in results.once(widest).values() for row in _forecasts(results, law, STEPS)]
     return pd.DataFrame(rows, columns=list(FORECAST))
 
 
@@ -535,28 +537,28 @@ def scaling_forecast_far(results: Results) -> pd.DataFrame:
     cells = results.once(grid)
     rows = [
         row
-        for one in results.once(widest).values()
-        for row in _beyond(cells, one, FAR_STEPS, "far extrapolation")
+        for law in results.once(widest).values()
+        for row in _beyond(cells, law, FAR_STEPS, "far extrapolation")
     ]
     return pd.DataFrame(rows, columns=list(FORECAST))
 
 
 def _forecasts(
-    results: Results, one: Law, steps: Sequence[float]
+    results: Results, law: Law, steps: Sequence[float]
 ) -> Iterator[Mapping[str, object]]:
     cells, before = results.once(grid), results.once(unseen)
-    held = largest(cells, one.family, one.axes)
-    rest = law(before, one.family, one.axes, has_floor=True)
+    held = largest(cells, law.family, law.axes)
+    rest = fit_law(before, law.family, law.axes, has_floor=True)
     if rest is not None:
-        times = cells.frame.loc[held[0], AXES[one.axes[0]]] / rest.x[:, 0].max()
-        x = _points(cells, held, one.axes)
+        times = cells.frame.loc[held[0], AXES[law.axes[0]]] / rest.x[:, 0].max()
+        x = _points(cells, held, law.axes)
         predicted, drawn = rest.fit.predict(x), rest.rounds.predict(x)
         noise = _new_noise(before, held, _num_runs(results, held), drawn.shape)
         for i, index in enumerate(held):
             yield _forecast_row(
-                cells, one, index, "held out", times, predicted[i], drawn[:, i] * noise[:, i]
+                cells, law, index, "held out", times, predicted[i], drawn[:, i] * noise[:, i]
             )
-    yield from _beyond(cells, one, steps, "extrapolation")
+    yield from _beyond(cells, law, steps, "extrapolation")
 
 
 def _num_runs(results: Results, index: np.ndarray) -> np.ndarray:
@@ -579,36 +581,36 @@ def _new_noise(
 
 
 def _beyond(
-    cells: Grid, one: Law, steps: Sequence[float], kind: str
+    cells: Grid, law: Law, steps: Sequence[float], kind: str
 ) -> Iterator[Mapping[str, object]]:
     """Forecasts at multiples of the largest cell in the law: as many images and samples as it has.
     A larger one that was planned, and has no error yet, is no base to extrapolate from. None where
     the lr lies at an end of its grid in the largest cell or in over a third of all: a better lr may
     lie outside, and the law bends there.
     """
-    if lr_limits(cells, one):
+    if lr_limits(cells, law):
         return
-    largest_first = np.lexsort([*one.x[:, 1:].T, one.x[:, 0]])
-    last = int(one.index[largest_first[-1]])
+    largest_first = np.lexsort([*law.x[:, 1:].T, law.x[:, 0]])
+    last = int(law.index[largest_first[-1]])
     for times in steps:
-        x = _points(cells, np.array([last]), one.axes).copy()
+        x = _points(cells, np.array([last]), law.axes).copy()
         x[0, 0] *= times
         yield _forecast_row(
-            cells, one, last, kind, times, one.fit.predict(x)[0], one.rounds.predict(x)[:, 0]
+            cells, law, last, kind, times, law.fit.predict(x)[0], law.rounds.predict(x)[:, 0]
         )
 
 
-def lr_limits(cells: Grid, one: Law) -> str:
+def lr_limits(cells: Grid, law: Law) -> str:
     """Why a law must not be extrapolated, as its lr are at ends of their grids; empty if it may."""
-    at_edge = cells.at_edge[one.index]
-    if at_edge[np.lexsort([*one.x[:, 1:].T, one.x[:, 0]])[-1]]:
+    at_edge = cells.at_edge[law.index]
+    if at_edge[np.lexsort([*law.x[:, 1:].T, law.x[:, 0]])[-1]]:
         return "of its largest cell"
     return f"of {at_edge.sum()} of {len(at_edge)} cells" if 3 * at_edge.sum() > len(at_edge) else ""
 
 
 def _forecast_row(
     cells: Grid,
-    one: Law,
+    law: Law,
     index: int,
     kind: str,
     times: float,
@@ -616,16 +618,16 @@ def _forecast_row(
     drawn: np.ndarray,
 ) -> dict[str, object]:
     cell, held = cells.frame.loc[index], kind == "held out"
-    by = {axis: 1.0 if held or axis != one.axes[0] else times for axis in AXES}
+    by = {axis: 1.0 if held or axis != law.axes[0] else times for axis in AXES}
     low, high = ends(drawn)
     measured = float(cells.chosen.error[index]) if held else np.nan
     diverged = held and bool(~cells.usable[index] and cells.runs.diverged[index].any())
     n = int(cells.chosen.n[index]) if held else 0
-    what = cell["cell"] if held else f"{times:g} times the {one.axes[0]} of {cell['cell']}"
+    what = cell["cell"] if held else f"{times:g} times the {law.axes[0]} of {cell['cell']}"
     params = cell["params"] * by["size"] / 1e6
     values = (
-        one.family,
-        " and ".join(one.axes),
+        law.family,
+        " and ".join(law.axes),
         what,
         kind,
         float(times),
@@ -699,7 +701,7 @@ def scaling_crossing(results: Results) -> pd.DataFrame:
     over those, and is given only if 95% of the rounds have one. Differences are a minus b at both
     ends of the range, in points: below 0, a is better.
     """
-    by_family = {name: one for name, one in results.once(widest).items() if one.axes[0] == "size"}
+    by_family = {name: law for name, law in results.once(widest).items() if law.axes[0] == "size"}
     rows = [
         _crossing_row(results, by_family[a], by_family[b]) for a, b in combinations(by_family, 2)
     ]
@@ -727,7 +729,7 @@ def _crossing_row(results: Results, a: Law, b: Law) -> dict[str, object]:
 
 def _common(a: Law, b: Law) -> dict[str, float]:
     """Axis -> the most that both laws have of it, beside their size."""
-    ends = [dict(zip(one.axes[1:], one.x.max(0)[1:], strict=True)) for one in (a, b)]
+    ends = [dict(zip(law.axes[1:], law.x.max(0)[1:], strict=True)) for law in (a, b)]
     return {axis: min(end.get(axis, np.inf) for end in ends) for end in ends for axis in end}
 
 
@@ -745,8 +747,8 @@ def crossing(
     """
     a, b = pair
     point, drawn = (
-        _at_sizes(one, a, sizes[0], most[0]) - _at_sizes(two, b, sizes[1], most[1])
-        for one, two in ((a.fit, b.fit), (a.rounds, b.rounds))
+        _at_sizes(fit, a, sizes[0], most[0]) - _at_sizes(other, b, sizes[1], most[1])
+        for fit, other in ((a.fit, b.fit), (a.rounds, b.rounds))
     )
     at, at_drawn = float(crossings(point[None], x)[0]), crossings(drawn, x)
     share = float(np.isfinite(at_drawn).mean())
@@ -772,10 +774,10 @@ def shown_sign(row: Mapping[Any, Any], name: str) -> int:
     return int(row[f"{name}_low"] > 0) - int(row[f"{name}_high"] < 0)
 
 
-def _at_sizes(fit: Fit, one: Law, sizes: np.ndarray, most: Mapping[str, float]) -> np.ndarray:
+def _at_sizes(fit: Fit, law: Law, sizes: np.ndarray, most: Mapping[str, float]) -> np.ndarray:
     """Errors (..., sizes) at so many images and samples, by default the most of a law."""
-    ends = [most.get(axis, end) for axis, end in zip(one.axes, one.x.max(0), strict=True)]
-    rest = np.broadcast_to(ends[1:], (len(sizes), len(one.axes) - 1))
+    ends = [most.get(axis, end) for axis, end in zip(law.axes, law.x.max(0), strict=True)]
+    rest = np.broadcast_to(ends[1:], (len(sizes), len(law.axes) - 1))
     return fit.predict(np.column_stack([sizes, rest]))
 
 

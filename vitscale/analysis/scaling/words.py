@@ -97,11 +97,11 @@ def fit_sentences(results: Results) -> list[str]:
         f"No law of {name}: too few cells with an error for a gain, an exponent and a floor."
         for name in without
     ]
-    for family, one in by_family.items():
-        same = (table["family"] == family) & (table["axes"] == " and ".join(one.axes))
+    for family, law in by_family.items():
+        same = (table["family"] == family) & (table["axes"] == " and ".join(law.axes))
         row = table[same & table["has_floor"]].iloc[0]
-        sentences.append(_law_sentence(row, one.axes, metric))
-        sentences += _choice_sentences(table[same].set_index("has_floor"), one.axes[0])
+        sentences.append(_law_sentence(row, law.axes, metric))
+        sentences += _choice_sentences(table[same].set_index("has_floor"), law.axes[0])
         if row["not_identified"]:
             sentences.append(f"Not identified for {family}: {row['not_identified']}.")
         p = row["misfit_p"] * len(by_family)
@@ -159,10 +159,10 @@ def forecast_sentences(results: Results) -> list[str]:
     """How the held-out cells came out."""
     table = results.once(scaling_forecast)
     sentences = []
-    for family, of in table[table["kind"] == "held out"].groupby("family", sort=False):
-        scored = of[of["inside"] != ""]
+    for family, rows in table[table["kind"] == "held out"].groupby("family", sort=False):
+        scored = rows[rows["inside"] != ""]
         diverged = int(scored["measured"].isna().sum())
-        above = of[of["measured"] > 0]
+        above = rows[rows["measured"] > 0]
         ratio = np.exp(np.log(above["measured"] / above["predicted"]).mean())
         result = (
             f"{int((scored['inside'] == 'yes').sum())} of {len(scored)} inside their 95% intervals"
@@ -173,19 +173,19 @@ def forecast_sentences(results: Results) -> list[str]:
             + ", ".join(
                 f"{results.metric.number(row['predicted'])}"
                 f"{_ends(row, 'predicted', _digits(results.metric))}"
-                for _, row in of.iterrows()
+                for _, row in rows.iterrows()
             )
             + f" {results.metric.unit}"
         )
         level = f"; measured over predicted: {ratio:.2f}" if np.isfinite(ratio) else ""
         sentences.append(
-            f"Forecast of the largest {of['axes'].iloc[0].split()[0]} of {family} from the "
-            f"others, {of['times'].iloc[0]:.1f} times the next: {result}{level}."
+            f"Forecast of the largest {rows['axes'].iloc[0].split()[0]} of {family} from the "
+            f"others, {rows['times'].iloc[0]:.1f} times the next: {result}{level}."
         )
-    for family, one in results.once(widest).items():
-        if why := tables.lr_limits(results.once(grid), one):
+    for family, law in results.once(widest).items():
+        if why := tables.lr_limits(results.once(grid), law):
             sentences.append(
-                f"No forecast beyond the largest {one.axes[0]} of {family}: the lr {why} lies at "
+                f"No forecast beyond the largest {law.axes[0]} of {family}: the lr {why} lies at "
                 "the edge of its grid, so larger ones may be trained worse than they could be."
             )
     return sentences
@@ -222,13 +222,13 @@ def optimum_sentences(results: Results) -> list[str]:
     table = results.once(scaling_optimum)
     if table.empty:
         return []
-    for family, of in table.groupby("family", sort=False):
-        budgets = of["training_flops"]
+    for family, rows in table.groupby("family", sort=False):
+        budgets = rows["training_flops"]
         span = f"{budgets.min():.2g} to {budgets.max():.2g} multiply-adds"
-        inside = of[of["optimum"] != compute.NONE]
+        inside = rows[rows["optimum"] != compute.NONE]
         if inside.empty:
             sentences.append(
-                f"Compute-optimal size of {family}: none within the range at any of {len(of)} "
+                f"Compute-optimal size of {family}: none within the range at any of {len(rows)} "
                 f"budgets, {span}; the best is the largest or smallest size that was tried."
             )
             continue
@@ -242,7 +242,7 @@ def optimum_sentences(results: Results) -> list[str]:
         sentences.append(
             f"{OPTIMUM[row['by']]} of {family} at {row['training_flops']:.2g} multiply-adds: "
             f"{size} M parameters for {samples} samples (by its {row['by']}{sure}); {len(inside)} "
-            f"of {len(of)} budgets from "
+            f"of {len(rows)} budgets from "
             f"{span} have an optimum within the range."
         )
     return sentences

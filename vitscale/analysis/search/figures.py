@@ -290,7 +290,7 @@ def _marks(proposals: pd.DataFrame) -> str:
     """Explains the marks that occur, of points without a value."""
     texts = ("× a training diverged or failed", "▽ stopped early", "○ no outcome yet")
     without_value = _without_value(proposals)
-    return ", ".join(text for text, (_, of) in zip(texts, without_value, strict=True) if len(of))
+    return ", ".join(text for text, (_, p) in zip(texts, without_value, strict=True) if len(p))
 
 
 def _without_value(proposals: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:

@@ -442,7 +442,7 @@ def noise_shares(results: Results, arm: str, num: int = NUM_NOISE) -> dict[str, 
     for _ in range(num):
         dealt = dict(zip(values, rng.permutation(list(values.values())).tolist(), strict=True))
         shares.append(ped_anova(made, _dealt(dealt)))
-    return {name: float(np.quantile([of[name] for of in shares], 0.95)) for name in axes_of_arm}
+    return {name: float(np.quantile([s[name] for s in shares], 0.95)) for name in axes_of_arm}
 
 
 def _dealt(values: Mapping[int, float]) -> Callable[[optuna.trial.FrozenTrial], float]:

@@ -43,7 +43,7 @@ def inside(low: np.ndarray, high: np.ndarray) -> float:
     factorials = gammaln(jumps + 1)
     first, states = 0, np.ones(1)
     for rate, log_rate, num, fewest, largest in zip(
-        *(of.tolist() for of in (rates, np.log(rates), possible + 1, least, most)), strict=True
+        *(x.tolist() for x in (rates, np.log(rates), possible + 1, least, most)), strict=True
     ):
         if fewest > largest:
             return 0.0

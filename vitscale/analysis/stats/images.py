@@ -76,21 +76,21 @@ class Spread(NamedTuple):
 def spread(wrong: np.ndarray, sd: Estimate) -> Spread:
     """Of wrong (seeds, images) bool, two or more of each, with the sd of their errors."""
     n, num = wrong.shape
-    of = parts(wrong)
+    made = parts(wrong)
     with np.errstate(invalid="ignore", divide="ignore"):
         squares = np.square(sd)
-        seed = num / (num - 1) * (squares - of.chance)
+        seed = num / (num - 1) * (squares - made.chance)
         share = seed / squares
-        of_share = of.seed_over_images / squares[0] ** 2
-    over_images = max(of.mean_over_images, 0.0)
-    seed_sd = np.sqrt(np.maximum(_wider(seed, of.seed_over_images), 0))
+        of_share = made.seed_over_images / squares[0] ** 2
+    over_images = max(made.mean_over_images, 0.0)
+    seed_sd = np.sqrt(np.maximum(_wider(seed, made.seed_over_images), 0))
     share_pct = 100 * np.clip(_wider(share, of_share), 0, 1)
     return Spread(
         sd,
         tuple(seed_sd),
-        float(np.sqrt(of.chance)),
+        float(np.sqrt(made.chance)),
         tuple(share_pct),
-        _mean(of.mean_error, sd[0] ** 2 / n, over_images, n),
+        _mean(made.mean_error, sd[0] ** 2 / n, over_images, n),
         sd[0] / float(np.sqrt(n)),
         float(np.sqrt(over_images)),
     )
@@ -196,7 +196,7 @@ def _without_one_image(shares: Shares, sizes: Sequence[int]) -> np.ndarray:
     """(2,) jackknife variances over images, of means without each image in turn."""
     num = len(shares[0])
     alike, first, second = (
-        (of.sum() - of) / (num - 1) for of in (_per_image(shares, sizes), shares[0], shares[-1])
+        (x.sum() - x) / (num - 1) for x in (_per_image(shares, sizes), shares[0], shares[-1])
     )
     chance = first * second + (1 - first) * (1 - second)
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -189,7 +189,8 @@ def pseudo_pairs_error(differences: np.ndarray) -> float:
 
 
 def satterthwaite(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Standard error of a sum of independent estimates and its df (Satterthwaite 1946).
+    """Standard error of a sum of independent estimates and its df (Satterthwaite 1946;
+    Welch 1947 of two).
 
     `parts` are (error, df) of each estimate. A part with error 0 is ignored. The df is infinite if
     all errors are 0.
@@ -199,15 +200,6 @@ def satterthwaite(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return float(np.sqrt(total)), total**2 / sum(
         square**2 / df for square, df in squares
     ) if squares else np.inf
-
-
-def welch(error_a: float, error_b: float, df_a: int, df_b: int) -> tuple[float, float]:
-    """Standard error of a difference of independent means and its df (Welch 1947).
-
-    The errors must not both be 0.
-    """
-    a, b = error_a**2, error_b**2
-    return float(np.sqrt(a + b)), (a + b) ** 2 / (a**2 / df_a + b**2 / df_b)
 
 
 def unequal_df(df: float, sizes: Sequence[int]) -> float:

@@ -111,9 +111,9 @@ class Noise:
         for rank, (pairs, df) in enumerate(zip(self.pairs, self.dfs, strict=True)):
             inflation = np.sqrt(df / rng.chisquare(df, len(n)))
             for count in np.unique(n[n > 0]):
-                of = (n == count) & (ranks == rank)
-                index = rng.integers(len(pairs), size=(int(of.sum()), count))
-                drawn[of] = pairs[index].mean(1) * inflation[of.nonzero()[0], None]
+                chosen = (n == count) & (ranks == rank)
+                index = rng.integers(len(pairs), size=(int(chosen.sum()), count))
+                drawn[chosen] = pairs[index].mean(1) * inflation[chosen.nonzero()[0], None]
         return drawn * self.factors(len(n), rng)[..., None, None]
 
 
@@ -137,15 +137,15 @@ def relative_noise(runs: Runs, sizes: np.ndarray, least_df: float = LEAST_DF) ->
     factor, uncertain = _by_size(residuals, np.where(used, n, 0), sizes)
     both = both / factor[:, None, None, None]
 
-    def among(of: np.ndarray) -> tuple[np.ndarray, int]:
-        pairs = both[of]
-        return pairs[np.isfinite(pairs).all(-1)], int((n[of] - 1).sum())
+    def among(chosen: np.ndarray) -> tuple[np.ndarray, int]:
+        pairs = both[chosen]
+        return pairs[np.isfinite(pairs).all(-1)], int((n[chosen] - 1).sum())
 
     every = among(used)
     if not len(every[0]):
         return None
     of_ranks = [among(used & (ranks == rank)) for rank in range(n.shape[-1])]
-    kept = [one if one[1] >= least_df and len(one[0]) else every for one in of_ranks]
+    kept = [own if own[1] >= least_df and len(own[0]) else every for own in of_ranks]
     return Noise(tuple(pairs for pairs, _ in kept), tuple(df for _, df in kept), factor, uncertain)
 
 

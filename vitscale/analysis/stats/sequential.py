@@ -128,8 +128,8 @@ class Looks:
     def absent(self, key: str, tests: Collection[str]) -> int:
         """How many tests looks so far made in this column, of any metric, that are not these."""
         (metric, _, column), num = key.partition("/"), 0
-        for of, made in self.tested.items():
-            its_metric, _, its_column = of.partition("/")
+        for name, made in self.tested.items():
+            its_metric, _, its_column = name.partition("/")
             if its_column == column:
                 num += len(set(made).difference(tests if its_metric == metric else ()))
         return num

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 
@@ -165,12 +166,4 @@ def seeds_needed(
         # NaN: far beyond the reach of the noncentral t
         return bool(np.isnan(reached) or reached >= power)
 
-    low, high = 1, 2
-    while not enough(high):
-        low, high = high, high * 2
-        if high > MAX_SEEDS:
-            return MAX_SEEDS
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    return bisect.bisect_left(range(MAX_SEEDS), True, lo=2, key=enough)

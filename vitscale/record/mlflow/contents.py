@@ -38,12 +38,12 @@ class Contents:
         self.params = Params(study.measured)
         varying = self.params.varying(study.trials)
         self.varying = frozenset({"arm", "point", *pages.axes(study.trials), *varying})
-        first = self.params.of(study.trials[0])
+        first = self.params.of_trial(study.trials[0])
         self.shared = {name: value for name, value in first.items() if name not in self.varying}
 
     def params_of(self, trial: Trial) -> dict[str, str]:
         """The params of a trial that vary within its study."""
-        return self.params.of(trial, self.varying)
+        return self.params.of_trial(trial, self.varying)
 
     def tags_of(self, trial: Trial) -> dict[str, str]:
         """Tags of a trial's run that do not change during training."""
@@ -74,7 +74,7 @@ class Contents:
         """The params that all trials of an arm share."""
         trials = [trial for trial in self.study.trials if trial.arm.name == arm]
         left_out = {"point", *self.params.varying(trials)}
-        first = self.params.of(trials[0])
+        first = self.params.of_trial(trials[0])
         return {name: value for name, value in first.items() if name not in left_out}
 
 

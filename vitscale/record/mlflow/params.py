@@ -38,7 +38,7 @@ class Params:
         # `others` of a config, and the names asked for -> params
         self.common: dict[tuple[str, frozenset[str] | None], Common] = {}
 
-    def of(self, trial: Trial, names: frozenset[str] | None = None) -> dict[str, str]:
+    def of_trial(self, trial: Trial, names: frozenset[str] | None = None) -> dict[str, str]:
         """Param -> value; only these, if `names` are given."""
         common = self._common(trial, names)
         own = ((name, OWN[name](trial)) for name in common.own)

@@ -36,7 +36,7 @@ class ChildRun:
     began_s: float = 0.0
 
     @classmethod
-    def of(cls, run: Run, digest: str) -> ChildRun:
+    def from_run(cls, run: Run, digest: str) -> ChildRun:
         """The state of a run on the server.
 
         The status of a run that a killed driver left RUNNING is unknown, whatever its tag.

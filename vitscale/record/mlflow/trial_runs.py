@@ -46,7 +46,7 @@ class TrialRuns:
             children = {i: child for i, child in children.items() if child.run_id not in deleted}
         for run in [*self.experiment.runs(role + since), *self._unfinished(children)]:
             trial_id = run.data.tags["vitscale.trial_id"]
-            child = ChildRun.of(run, self._digest_of(run, trial_id))
+            child = ChildRun.from_run(run, self._digest_of(run, trial_id))
             twin = children.get(trial_id, child)
             if twin.run_id != child.run_id:  # of a request that was done after its reply was lost
                 child, twin = sorted((child, twin), key=lambda either: -either.epoch)
@@ -142,7 +142,7 @@ class TrialRuns:
                 self.experiment.log_changes(run, tags)
                 return child
             self.client.delete_run(child.run_id)
-        return ChildRun.of(self.experiment.create_run(tags), digest="")
+        return ChildRun.from_run(self.experiment.create_run(tags), digest="")
 
     def _final_metrics(self, child: ChildRun, outcome: Outcome, epoch: int) -> list[Metric]:
         """The final metrics of a trial; none for a missing one, which has no result.

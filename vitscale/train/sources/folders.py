@@ -162,7 +162,7 @@ def _list(
         for place, folders, files in os.walk(folder / split / name, followlinks=True):
             for hidden in filter(is_hidden, folders):
                 leave_out("hidden", os.path.join(place, hidden))
-            folders[:] = [one for one in folders if not is_hidden(one)]
+            folders[:] = [kept for kept in folders if not is_hidden(kept)]
             places.append((place, files))
         for place, files in sorted(places):
             for file in sorted(files):
