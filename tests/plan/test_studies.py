@@ -18,6 +18,7 @@ from support.refusals import refusing
 from support.scripts import plan, script, shortened
 
 from search_spaces import cifar, demo, fashion, touvron_thesis, xiao2021
+from search_spaces.optimizers import FIELDS
 from search_spaces.recipes import XIAO2021_PEAK_CNN, XIAO2021_PEAK_VIT
 from search_spaces.space import Space
 from vitscale.analysis.kinds import check
@@ -43,6 +44,7 @@ COUNTS = {
     ("lr_wd_edf", "cifar"): 2 * 2 * (32 + 8),
     ("lr_wd_edf", "imagenet"): 1152 + 18,
     ("optimizers", "demo"): 5 * 2 * (14 + 4),
+    ("optimizers", "fashion"): 5 * 2 * (16 + 4),
     ("optimizers", "cifar"): 5 * 2 * (32 + 8),
     ("optimizer_stability", "demo"): 2 * 4 * 2 * 5,
     ("optimizer_stability", "cifar"): 2 * 4 * 2 * 5,
@@ -668,10 +670,20 @@ def test_all_optimizers_have_one_budget_of_tuning_and_intervals_as_wide(scale: s
         assert {axis: s.high / s.low for axis, s in space.items()} == pytest.approx(
             {axis: s.high / s.low for axis, s in adamw.items()}
         )
-    if scale == "fashion":  # the study waits for the winners of its search
-        return
     study = plan("optimizers", scale)
-    assert ids(plan("lr_wd_edf", scale)) <= ids(study)
+    if scale == "fashion":  # around the winner of each arm, at the same quantiles for both models
+        for label, axis in itertools.product(FIELDS, ("lr", "wd")):
+            ratios = []
+            for model in fashion.MODELS:
+                arm = [t for t in study.trials if t.arm.name == f"{model} {label}"]
+                winner = next(getattr(t.config, axis) for t in arm if t.point is None)
+                ratios.append(
+                    [getattr(t.config, axis) / winner for t in arm if t.point is not None]
+                )
+            assert ratios[0] == pytest.approx(ratios[1], rel=1e-4) and len(ratios[0]) == 16
+            assert min(ratios[0]) >= 1 / 8 and max(ratios[0]) <= 4
+    else:
+        assert ids(plan("lr_wd_edf", scale)) <= ids(study)
     assert {pair[1] for pair in study.pairs} == {"ViT_P AdamW", "ViT_C AdamW"}
     for arm in study.arms:  # log-uniform on as wide intervals, at the same quantiles of all arms
         lrs = [t.config.lr for t in study.trials if t.arm.name == arm and t.point is not None]
