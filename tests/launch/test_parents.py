@@ -24,6 +24,7 @@ from vitscale.launch.branching import pins, why_not
 from vitscale.launch.resources import Resources
 from vitscale.launch.worker import train_trial
 from vitscale.plan.config import TrainConfig
+from vitscale.plan.laws import VIT_ONLY
 from vitscale.plan.parents import AT_END, followers, next_wave
 from vitscale.plan.questions import COMPARED
 from vitscale.plan.study import Study, from_json, to_json
@@ -47,6 +48,7 @@ MADE = load_script(SCRIPT)
 CHILD, PARENT = MADE.CHILD, MADE.PARENT.replace(ema_decay=0.9)
 OF_PARENT = CHILD.replace(init_from=PARENT.id)
 RELATIVE = PARENT.replace(pos_embed="relative")
+MIXER = TrainConfig(model="timm:resmlp_12_224", resolution=16)
 GAINS: dict[str, Any] = {"init_from": "0" * 12, "layerscale": 0.1}
 OTHER_CLASSES: dict[str, Any] = {"dataset": "own", "num_images": 640, "num_classes": 5}
 
@@ -90,6 +92,26 @@ def test_a_child_has_the_weights_of_its_parent(parent: Path, weights: str, head:
             expected = theirs[name]
         assert torch.equal(value, expected), name
     assert not torch.equal(kept(parent)["model"]["pos_embed"], kept(parent)["ema"]["pos_embed"])
+
+
+@pytest.mark.parametrize("name", ["cait_xxs24_224", "regnety_002", "resnet10t"])
+def test_a_child_of_a_timm_model_may_have_another_resolution(name: str) -> None:
+    """Positions by torch's own bicubic interpolation of the 2 x 2 grid to 4 x 4."""
+    args = {"timm_args": "depth=1"} if name.startswith("cait") else {}
+    own = {name: TrainConfig().asdict()[name] for name in VIT_ONLY}
+    first = PARENT.replace(**own, model=f"timm:{name}", resolution=32, **args)
+    config = first.replace(resolution=64, init_from=first.id)
+    study(config, parents=(first,))
+    theirs, model = build_model(first).state_dict(), build_model(config)
+    inherit(model, config, theirs)
+    for key, value in model.state_dict().items():
+        expected = theirs[key]
+        if key == "pos_embed":
+            grid = expected.reshape(1, 2, 2, -1).permute(0, 3, 1, 2)
+            larger = torch.nn.functional.interpolate(grid, (4, 4), mode="bicubic")
+            expected = larger.permute(0, 2, 3, 1).reshape(1, 16, -1)
+        assert torch.equal(value, expected), key
+    assert ("pos_embed" in theirs) == name.startswith("cait")
 
 
 @pytest.mark.parametrize(
@@ -292,6 +314,12 @@ def study(*children: TrainConfig, parents: tuple[TrainConfig, ...] = (PARENT,)) 
             (OF_PARENT.replace(init_from=RELATIVE.id, pos_embed="relative"),),
             (RELATIVE,),
             "one model.*: resolution=8 and 4",
+        ),
+        # its layers across patches are of a number of patches
+        (
+            (MIXER.replace(resolution=32, init_from=MIXER.id),),
+            (MIXER,),
+            "one model.*: resolution=32 and 16",
         ),
         ((OF_PARENT.replace(**OTHER_CLASSES),), (PARENT,), "num_classes=5 and 10"),
         (

@@ -43,6 +43,9 @@ OF_MODEL = (
     *(name for name in VIT_ONLY if name not in NOT_SHARED),
 )
 
+# families of timm whose weights are the same at each resolution, but for learned positions
+RESIZABLE = ("timm:cait_", "timm:regnet", "timm:resnet")
+
 # fields that a child shares with its teacher: what goes into a model and comes out of it
 OF_IMAGES = ("dataset", "resolution", "channels", "num_classes")
 
@@ -189,9 +192,10 @@ def _check_parent(who: str, config: TrainConfig, parent: TrainConfig) -> None:
         names.append("num_classes")
     if (config.distill == "token") != (parent.distill == "token"):
         names.append("distill")  # the token and its head are of the model
-    fixed = not has_closed_form(config) or config.pos_embed == "relative"
+    resizable = has_closed_form(config) or config.model.startswith(RESIZABLE)
+    fixed = not resizable or config.pos_embed == "relative"
     if fixed and config.resolution != parent.resolution:
-        names.append("resolution")  # only positions of tokens are resized, and of a vit
+        names.append("resolution")  # only absolute positions of tokens are resized
     if names:
         raise ValueError(
             "a trial and its parent must have one model, and one number of classes if it keeps the "

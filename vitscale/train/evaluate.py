@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -21,7 +20,7 @@ from vitscale.train.batchnorm import reestimate
 from vitscale.train.data import EVAL_BATCH, Batches, HeldOut, fingerprint, readers_of
 from vitscale.train.device import device_at, products, seed_everything
 from vitscale.train.ema import Ema
-from vitscale.train.inherit import resized
+from vitscale.train.inherit import POSITIONS, resized
 from vitscale.train.metrics import NUM_BINS, calibration_gaps, in_top
 from vitscale.train.model import build_model, place
 from vitscale.train.parallel import Team
@@ -88,23 +87,14 @@ def model_with(weights: dict[str, torch.Tensor], config: TrainConfig) -> nn.Modu
     """The model of a config with trained weights; learned position embeddings of another resolution
     are resampled (bicubic, as in timm), fixed ones are made for this one.
     """
-    from timm.layers import resample_abs_pos_embed
-
     seed_everything(config.seed)
     model = build_model(config)
     own, weights = model.state_dict(), dict(weights)
-    if "pos_embed" in own and own["pos_embed"].shape != weights["pos_embed"].shape:
-        grid = getattr(getattr(model, "patch_embed", None), "grid_size", None)
+    if POSITIONS in own and own[POSITIONS].shape != weights[POSITIONS].shape:
         if config.model == "vit" and config.pos_embed == "sincos":
-            weights["pos_embed"] = own["pos_embed"]
-        elif config.model == "vit":
-            weights["pos_embed"] = resized(weights["pos_embed"], config, antialias=True)
-        elif grid and own["pos_embed"].dim() == 3:  # (1, tokens, width); timm resamples no other
-            weights["pos_embed"] = resample_abs_pos_embed(
-                weights["pos_embed"],
-                new_size=list(grid),
-                num_prefix_tokens=own["pos_embed"].shape[1] - math.prod(grid),
-            )
+            weights[POSITIONS] = own[POSITIONS]
+        else:
+            weights[POSITIONS] = resized(weights[POSITIONS], config, model, antialias=True)
     other = [name for name in own if name not in weights or own[name].shape != weights[name].shape]
     if other or own.keys() != weights.keys():
         raise ValueError(

@@ -4,6 +4,7 @@ trained.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, assert_never
@@ -42,7 +43,7 @@ def inherit(model: nn.Module, config: TrainConfig, weights: Mapping[str, Tensor]
     if POSITIONS in own and config.pos_embed == "sincos":
         state[POSITIONS] = own[POSITIONS]
     elif POSITIONS in own and own[POSITIONS].shape != state[POSITIONS].shape:
-        state[POSITIONS] = resized(state[POSITIONS], config)
+        state[POSITIONS] = resized(state[POSITIONS], config, model)
     for name in _of_head(model):
         match config.init_head:
             case "zero":
@@ -62,12 +63,22 @@ def build_teacher(config: TrainConfig, folder: Workdir | Path, device: torch.dev
     return place(model, config, device).eval().requires_grad_(False)
 
 
-def resized(positions: Tensor, config: TrainConfig, antialias: bool = False) -> Tensor:
+def resized(
+    positions: Tensor, config: TrainConfig, model: nn.Module, antialias: bool = False
+) -> Tensor:
     """Learned positions (L, T, C) of L layers, or those of learned2d, for the resolution of the
-    config.
+    config and its model; of a model without a grid of patches, the same.
     """
     from timm.layers import resample_abs_pos_embed
 
+    if config.model != "vit":
+        grid = getattr(getattr(model, "patch_embed", None), "grid_size", None)
+        if not grid or positions.dim() != 3:  # (1, T, C); timm resamples no other
+            return positions
+        prefix = model.get_parameter(POSITIONS).shape[1] - math.prod(grid)
+        return resample_abs_pos_embed(
+            positions, list(grid), num_prefix_tokens=prefix, antialias=antialias
+        )
     side = config.resolution // config.patch_size
     if config.pos_embed == "learned2d":  # bicubic along the axis of each half
         # a height of 1: with a width of 1, torch 2's antialiasing gives other values
