@@ -167,9 +167,14 @@ def by_drop_path(num: int) -> Study:
         source="H. Touvron's thesis, 2022, Figure 3.5",
         trials=trials(TrainConfig(), arms, [{"seed": seed} for seed in range(num)]),
         metric="val_error_pct",
+        pairs=tuple(
+            (f"{depth} blocks, drop path {rate:g}", f"{depth} blocks, drop path 0")
+            for depth in DEPTH_BASELINE
+            for rate in RATES[1:]
+        ),
         axis="drop_path",
         figures=("arm_lines",),
-        tables=("arm_means",),
+        tables=("pair_differences", "arm_means"),
         design="All arms share their seeds.",
         notes="The figure's rates, depths and values are not printed: depths are those of Table "
         "3.11, rates are ours. 12, 18, 24 and 36 blocks at 0, 0.05, 0.1 and 0.2 are trainings of "
