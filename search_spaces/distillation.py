@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from search_spaces.recipes import DEIT
+from search_spaces.resolutions import AT_384, OF_384, at_384
 from search_spaces.touvron_thesis import OF_VIT
 from search_spaces.vit import SHAPES
 from vitscale.catalog.tables import printed_errors
@@ -19,11 +20,12 @@ Errors = dict[str, float]  # arm -> error in percent
 
 
 class Cell(NamedTuple):
-    """The fields of an arm, and the arm whose run with the same seed is the teacher."""
+    """The fields of an arm, and the arms whose runs with the same seed teach it, or begin it."""
 
     fields: Fields
     teacher: str = ""
     model: str = ""  # a line of a figure; "": the name of the arm
+    start: str = ""  # the arm that is fine-tuned with these fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +86,11 @@ for _epochs in LONGER:
     CELLS[_at("DeiT-B token", _epochs)] = Cell(
         _deit("B", epochs=_epochs, distill="token"), BEST, "DeiT-B token"
     )
+_TUNED = ("DeiT-B", *CONVNETS, "DeiT-B soft", "DeiT-B hard", "DeiT-B token", *_OTHERS.values())
+CELLS |= {
+    at_384(name): Cell(AT_384, cell.teacher and at_384(cell.teacher), start=name)
+    for name, cell in {name: CELLS[name] for name in _TUNED}.items()
+}
 
 # ---- what the thesis prints
 
@@ -99,14 +106,14 @@ _METHODS = {
 
 
 def _of_table_3_5(row: Mapping[str, str]) -> str:
-    return _at(row["model"].replace("distilled", "token"), int(row["epochs"]))
+    arm = _at(row["model"].replace("distilled", "token"), int(row["epochs"]))
+    return at_384(arm) if row["resolution"] == "384" else arm
 
 
-def _of_table_3_3(name: str) -> Errors:
+def _of_table_3_3(name: str, column: str) -> Errors:
     def arm(row: Mapping[str, str]) -> str:
         return f"{name}{_METHODS[row['method']]}" if row["method"] in _METHODS else ""
 
-    column = f"{name.removeprefix('DeiT-').lower()}_top1_pct"
     return printed_errors("thesis_table3_3", arm, {"val": column})["val"]
 
 
@@ -114,11 +121,18 @@ _TABLE_3_5 = printed_errors("thesis_table3_5", _of_table_3_5, _SETS)
 _TEACHERS = printed_errors(
     "thesis_table3_2", lambda row: row["teacher"], {"val": "teacher_top1_pct"}
 )["val"]
-_STUDENTS = printed_errors(
-    "thesis_table3_2",
-    lambda row: _OTHERS.get(row["teacher"], "DeiT-B token"),
-    {"val": "top1_pct"},
-)["val"]
+
+
+def _student(row: Mapping[str, str]) -> str:
+    return _OTHERS.get(row["teacher"], "DeiT-B token")
+
+
+_STUDENTS = {
+    **printed_errors("thesis_table3_2", _student, {"val": "top1_pct"})["val"],
+    **printed_errors("thesis_table3_2", lambda row: at_384(_student(row)), {"val": "top1_384_pct"})[
+        "val"
+    ],
+}
 
 
 def _printed(arms: tuple[str, ...], val: Errors) -> dict[str, Errors]:
@@ -136,22 +150,37 @@ _NOTES = (
     "no check mark for it in the rows of usual and hard distillation: these are the equations. A "
     "prediction of a student with a token is the mean of the softmax outputs of both heads, the "
     "last row of Table 3.3; neither head is evaluated alone. The student of RegNetY-16GF has 83.1% "
-    "in Table 3.2 and 83.4% in Tables 3.3 and 3.5. Fine-tuning at 384 pixels needs a teacher at "
-    "384, which is fine-tuned, too: a child at another resolution must be a ViT here. One run per "
-    "arm, as in the tables, shows no difference: --num adds seeds."
+    "in Table 3.2 and 83.4% in Tables 3.3 and 3.5; at 384 pixels 84.2% and 84.5%. "
+    + OF_384
+    + "One run per arm, as in the tables, shows no difference: --num adds seeds."
 )
 
 
 def _item(arms: tuple[str, ...], pairs: tuple[tuple[str, str], ...], **more: Any) -> Item:
-    taught_by = {CELLS[arm].teacher for arm in arms} - {"", *arms}
-    cells = {name: cell for name, cell in CELLS.items() if name in taught_by.union(arms)}
-    return Item(cells=cells, parents=(*taught_by,), pairs=pairs, notes=_NOTES, **more)
+    needed = set(arms)
+    for name, cell in reversed(CELLS.items()):  # what a cell needs is before it
+        needed |= {cell.teacher, cell.start} if name in needed else set()
+    cells = {name: cell for name, cell in CELLS.items() if name in needed}
+    parents = tuple(name for name in cells if name not in arms)
+    return Item(cells=cells, parents=parents, pairs=pairs, notes=_NOTES, **more)
 
 
-_3_3 = tuple(f"{name}{way}" for name in SIZES for way in _METHODS.values())
-_ERRORS_3_3 = {arm: error for name in SIZES for arm, error in _of_table_3_3(name).items()}
+_COLUMNS = {name: f"{name.removeprefix('DeiT-').lower()}_top1_pct" for name in SIZES}
+_PANELS = {
+    **{name: tuple(f"{name}{way}" for way in _METHODS.values()) for name in SIZES},
+    at_384("DeiT-B"): tuple(at_384(f"DeiT-B{way}") for way in _METHODS.values()),
+}
+_3_3 = tuple(arm for arms in _PANELS.values() for arm in arms)
+_ERRORS_3_3 = {
+    **{
+        arm: e
+        for name, column in _COLUMNS.items()
+        for arm, e in _of_table_3_3(name, column).items()
+    },
+    **{at_384(arm): e for arm, e in _of_table_3_3("DeiT-B", "b_384_top1_pct").items()},
+}
 _TOKEN_OF = {**_OTHERS, BEST: "DeiT-B token"}  # teacher -> student
-_3_2 = (*CONVNETS, "DeiT-B", *_TOKEN_OF.values())
+_3_2 = (*CONVNETS, "DeiT-B", *_TOKEN_OF.values(), *map(at_384, _TOKEN_OF.values()))
 _EPOCHS = (300, *LONGER)
 _LENGTHS = tuple(_at(name, epochs) for name in ("DeiT-B", "DeiT-B token") for epochs in _EPOCHS)
 ITEMS = {
@@ -159,20 +188,21 @@ ITEMS = {
         (BEST, *_3_3),
         (
             *(
-                (f"{name}{a}", f"{name}{b}")
-                for name in SIZES
-                for a, b in ((" soft", ""), (" hard", ""), (" hard", " soft"), (" token", " hard"))
+                pair
+                for none, soft, hard, token in _PANELS.values()
+                for pair in ((soft, none), (hard, none), (hard, soft), (token, hard))
             ),
             ("DeiT-B token", BEST),
         ),
         source="H. Touvron's thesis, 2022, Tables 3.3 and 3.5",
-        panels={name: tuple(f"{name}{way}" for way in _METHODS.values()) for name in SIZES},
+        panels=_PANELS,
         printed=_printed((BEST, *_3_3), _ERRORS_3_3),
     ),
     "thesis_3_2": _item(
         _3_2,
         (
             *((_TOKEN_OF[name], _TOKEN_OF["DeiT-B"]) for name in CONVNETS),
+            *((at_384(_TOKEN_OF[name]), at_384(_TOKEN_OF["DeiT-B"])) for name in CONVNETS),
             *((student, teacher) for teacher, student in _TOKEN_OF.items()),
         ),
         source="H. Touvron's thesis, 2022, Tables 3.2 and 3.5",

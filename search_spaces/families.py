@@ -4,12 +4,14 @@ and the RegNetY that teach them, and three models that are trained on CIFAR-10 a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from search_spaces.recipes import DEIT, Recipe, stated, unstated
+from search_spaces.resolutions import AT_384, OF_384, at_384
 from search_spaces.vit import SHAPES
+from vitscale import TrainConfig
 from vitscale.catalog.tables import printed_errors
 
 Fields = dict[str, Any]
@@ -20,15 +22,16 @@ _SETS = {name: f"{name}_top1_pct" for name in ("val", "v2", "real")}
 _OF_VIT = ("dropout", "layerscale", "weight_init")  # without a meaning for models of timm
 _SEEDS = "One run per arm, as in print, shows no difference: --num adds seeds."
 _TEACHING = (
-    f"Distilled models learn from the {TEACHER} of their seed, which has DeiT's recipe (section "
-    "3.4.2); its drop path, DeiT's, and BatchNorm's statistics over 256 images are not stated. "
+    f"Distilled models learn from the {TEACHER} of their seed, here with DeiT's recipe: the text "
+    "has DeiT's data and augmentation (section 3.4.2) and 'a similar optimization procedure' "
+    "(Table 3.5). Its drop path and BatchNorm's statistics over 256 images are not stated. "
 )
 
 
 @dataclass(frozen=True)
 class Table:
     """Trainings of tables: arms by name, of which those that distill learn from TEACHER, another
-    arm, and the pairs that are compared.
+    arm, those of them that are fine-tuned at 384 pixels, too, and the pairs that are compared.
     """
 
     scale: str
@@ -38,6 +41,17 @@ class Table:
     pairs: tuple[tuple[str, str], ...]
     printed: Printed
     notes: str
+    tuned: tuple[str, ...] = ()
+
+    def config(self, arm: str, seed: int) -> TrainConfig:
+        """The training of an arm; a student learns from the teacher of its seed and resolution."""
+        start = {at_384(name): name for name in self.tuned}.get(arm, "")
+        fields = {**self.arms[start or arm], "seed": seed}
+        if start:
+            fields |= {**AT_384, "init_from": self.config(start, seed).id}
+        if "distill" in fields:
+            fields["teacher"] = self.config(at_384(TEACHER) if start else TEACHER, seed).id
+        return TrainConfig(**fields)
 
 
 def timm(name: str, recipe: Recipe, **fields: object) -> Fields:
@@ -96,18 +110,24 @@ _SHORTER = "CaiT-S-36, 300 epochs"  # Table 3.20 has the usual crop until its la
 
 
 def _of_table_3_22(row: Mapping[str, str]) -> str:
-    if row["resolution"] != "224" or row["crop_ratio"] != "1.0":
+    if row["crop_ratio"] != "1.0":
         return ""
     name = f"CaiT-{row['model'].replace('36', '-36')}"
-    return distilled(name) if row["distilled"] == "1" else name
+    name = distilled(name) if row["distilled"] == "1" else name
+    return at_384(name) if row["resolution"] == "384" else name
 
 
 def _of_cait() -> Printed:
-    table = "thesis_table3_15"
-    plain = val_errors(table, _CAITS)
-    of_teacher = val_errors(table, _CAITS, "distilled_top1_pct")
-    val = {**plain, **{distilled(name): error for name, error in of_teacher.items()}}
-    val |= val_errors("thesis_table4_1", [TEACHER])
+    val = val_errors("thesis_table4_1", [TEACHER])
+    columns: dict[str, Callable[[str], str]] = {
+        "top1_pct": str,
+        "top1_384_pct": at_384,
+        "distilled_top1_pct": distilled,
+        "distilled_top1_384_pct": lambda name: at_384(distilled(name)),
+    }
+    for column, arm in columns.items():
+        errors = val_errors("thesis_table3_15", _CAITS, column)
+        val |= {arm(name): error for name, error in errors.items()}
     steps = {"class attention": _SHORTER}
     val |= printed_errors(
         "thesis_table3_20", lambda row: steps.get(row["step"], ""), {"val": "top1_pct"}
@@ -127,15 +147,16 @@ CAIT = Table(
     },
     pairs=(
         *((distilled(name), name) for name in _CAITS),
+        *((at_384(name), name) for name in _CAITS),
+        *((at_384(distilled(name)), at_384(name)) for name in _CAITS),
         *((f"CaiT-{size}-36", f"CaiT-{size}-24") for size in ("XXS", "XS", "S", "M")),
         ("CaiT-S-48", "CaiT-S-36"),
     ),
     printed=_of_cait(),
+    tuned=(TEACHER, *_CAITS, *map(distilled, _CAITS)),
     notes="XS-36, S-48 and M-24 are no models of timm: they are its models of their width with as "
-    "many blocks. Fine-tuning at 384 pixels is left out, since positions of timm's models are not "
-    "resized. `vitscale evaluate --crop-ratio 0.875` adds the other crop of Table 3.22. "
-    + _TEACHING
-    + _SEEDS,
+    f"many blocks. {OF_384}`vitscale evaluate --crop-ratio 0.875` adds the other crop of Table "
+    "3.22. " + _TEACHING + _SEEDS,
 )
 
 # --- ResMLP: Tables 4.1 and 4.3 -------------------------------------------------------------------

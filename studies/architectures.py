@@ -6,7 +6,7 @@ recipes, and ask how far their rankings agree (Kendall's tau), which one recipe 
 
     python studies/architectures.py  # 72 trials on digits, 36 of recipe_vs_architecture: 6 minutes
     python studies/architectures.py --scale imagenet --plan  # the 11 trials of Table 6.13
-    python studies/architectures.py --scale imagenet --item thesis_cait --plan  # 20 of Table 3.15
+    python studies/architectures.py --scale imagenet --item thesis_cait --plan  # 39 of Table 3.15
 
 `--item` is also thesis_resmlp, and at cifar thesis_scratch: trainings of that thesis's chapters 3
 and 4, some of them with a teacher.
@@ -19,6 +19,7 @@ from typing import Any, Literal
 try:
     from search_spaces import cifar, demo, families, fashion
     from search_spaces.recipes import DEIT3
+    from search_spaces.resolutions import at_384
     from search_spaces.space import Space
     from search_spaces.vit import SHAPES
     from vitscale import Arm, Study, TrainConfig, Trial, interleaved, main
@@ -134,13 +135,7 @@ SCALES = {
 def of_family(name: str, num: int) -> Study:
     """Trainings of chapters 3 and 4; a student learns from the teacher of its seed."""
     table = families.TABLES[name]
-    plan: list[Trial] = []
-    for arm, fields in table.arms.items():
-        for seed in range(num):
-            config = {**fields, "seed": seed}
-            if "distill" in fields:
-                config["teacher"] = TrainConfig(**table.arms[families.TEACHER], seed=seed).id
-            plan.append(Trial(Arm(arm), TrainConfig(**config), seed))
+    arms = (*table.arms, *map(at_384, table.tuned))
     sets = ("sets_regression",) if table.scale == "imagenet" else ()
     return Study(
         kind="repeats",
@@ -148,7 +143,9 @@ def of_family(name: str, num: int) -> Study:
         scale=table.scale,
         question=table.question,
         source=table.source,
-        trials=interleaved(plan),
+        trials=interleaved(
+            Trial(Arm(arm), table.config(arm, seed), seed) for arm in arms for seed in range(num)
+        ),
         metric="val_error_pct",
         pairs=table.pairs,
         printed=table.printed,

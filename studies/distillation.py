@@ -81,7 +81,12 @@ def study(
     for arm, cell in values.cells.items():
         for seed in seeds:
             teacher = configs[cell.teacher, seed].id if cell.teacher else ""
-            configs[arm, seed] = TrainConfig(**cell.fields, seed=seed, teacher=teacher)
+            fields = {**cell.fields, "seed": seed, "teacher": teacher}
+            if cell.start:
+                start = configs[cell.start, seed]
+                configs[arm, seed] = start.replace(**fields, init_from=start.id)
+            else:
+                configs[arm, seed] = TrainConfig(**fields)
     return Study(
         kind="repeats",
         name="distillation" if item == "thesis_3_3" else f"distillation_{item}",

@@ -64,10 +64,11 @@ COUNTS = {
     ("finetune", "fashion"): (4 + 1) * 20,
     ("finetune", "cifar"): (2 * 3 + 1) * 10,
     ("finetune", "imagenet"): 3 * 3 * 2,
-    # thesis, Table 3.3: three sizes, without a teacher and with one in three ways; and the teacher
+    # thesis, Table 3.3: three sizes, and one fine-tuned at 384 pixels, without a teacher and with
+    # one in three ways; and the teacher
     ("distillation", "demo"): 5 * 14,
     ("distillation", "cifar"): 5 * 10,
-    ("distillation", "imagenet"): 3 * 4 + 1,
+    ("distillation", "imagenet"): 4 * 4 + 1,
     # thesis, Table 6.15: four lengths of S, B and L, two of H; ours are two lengths of S and B at
     # the weight decay and drop path of 400 epochs
     ("duration", "demo"): 2 * 3 * 10,
@@ -317,8 +318,10 @@ def test_a_table_of_resolutions_has_its_rows_and_their_parents(
 @pytest.mark.parametrize(
     ("item", "num", "printed"),
     [  # top-1 accuracies of the thesis on val
-        ("thesis_3_3", 9, {"DeiT-Ti soft": 72.2, "DeiT-S hard": 80.9, "DeiT-B token": 83.4}),
-        ("thesis_3_2", 5, {"DeiT-B token": 83.1, "DeiT-B token of DeiT-B": 81.9, "DeiT-B": 81.8}),
+        ("thesis_3_3", 12, {"DeiT-Ti soft": 72.2, "DeiT-S hard": 80.9, "DeiT-B token": 83.4}),
+        ("thesis_3_3", 12, {"DeiT-B soft at 384": 83.2, "DeiT-B token at 384": 84.5}),
+        ("thesis_3_2", 10, {"DeiT-B token": 83.1, "DeiT-B token of DeiT-B": 81.9, "DeiT-B": 81.8}),
+        ("thesis_3_2", 10, {"DeiT-B token of RegNetY-8GF at 384": 83.8}),
         ("thesis_figure_3_2", 4, {"DeiT-B token, 1000 epochs": 84.2, "DeiT-B": 81.8}),
     ],
 )
@@ -330,14 +333,16 @@ def test_students_have_the_teachers_of_the_text(
     check(study)
     configs = trainings(study)
     taught = {t.arm.name: configs[t.config.teacher] for t in study.trials if t.config.teacher}
-    assert len(taught) == num and len(study.parents) == (item == "thesis_figure_3_2")
+    assert len(taught) == num and len(study.parents) == (5 if item == "thesis_3_2" else 1)
     for arm, teacher in taught.items():
-        name = arm.partition(" of ")[2]
+        name = arm.removesuffix(" at 384").partition(" of ")[2]
         model = "vit" if name == "DeiT-B" else TEACHERS[name]
-        assert teacher.model == model and teacher.epochs == 300, arm
+        at_384 = arm.endswith(" at 384")
+        assert (teacher.model, teacher.epochs) == (model, 25 if at_384 else 300), arm
+        assert teacher.resolution == (384 if at_384 else 224) and bool(teacher.init_from) == at_384
     assert {arm: round(100 - study.printed["val"][arm], 1) for arm in printed} == printed
-    if item == "thesis_3_3":  # DeiT-B is that of Table 3.10, which is fine-tuned there
-        assert len(ids(study) & ids(plan("finetune", "imagenet", item="thesis_3_10"))) == 1
+    if item == "thesis_3_3":  # DeiT-B at 224 and at 384 pixels
+        assert len(ids(study) & ids(plan("finetune", "imagenet", item="thesis_3_10"))) == 2
     with pytest.raises(ValueError, match=r"^item == 'thesis_3_3' unless scale is imagenet"):
         plan("distillation", "demo", item="thesis_3_2")
 
@@ -441,13 +446,14 @@ def test_families_of_the_thesis_have_its_shapes_teachers_and_errors() -> None:
     for study in plans.values():
         check(study)
         by_id = {trial.config.id: trial for trial in study.trials}
-        students = [trial for trial in study.trials if trial.arm.name.endswith("distilled")]
+        students = [trial for trial in study.trials if " distilled" in trial.arm.name]
         assert students and {t.arm.name for t in by_id.values() if t.config.teacher} == {
             t.arm.name for t in students
         }
         for student in students:
-            teacher = by_id[student.config.teacher]
-            assert teacher.arm.name == "RegNetY-16GF" and teacher.point == student.point
+            teacher, tuned = by_id[student.config.teacher], student.arm.name.endswith(" at 384")
+            assert teacher.arm.name == f"RegNetY-16GF{' at 384' * tuned}"
+            assert teacher.point == student.point
     cait, mlp, scratch = plans.values()
     of_arm = {trial.arm.name: trial.config for trial in cait.trials}
     with torch.device("meta"):  # not among timm's models, so not in `vitscale complexity`
@@ -459,6 +465,15 @@ def test_families_of_the_thesis_have_its_shapes_teachers_and_errors() -> None:
     assert of_arm["CaiT-S-48"].drop_path == 0.3 and of_arm["CaiT-S-48"].peak_lr == 1e-3
     assert cait.printed["val"]["CaiT-S-48 distilled"] == 16.1  # 83.9
     assert cait.printed["v2"]["CaiT-M-36 distilled"] == 25.0  # 75.0
+    assert cait.printed["val"]["CaiT-XS-36 distilled at 384"] == 15.2  # 84.8
+    assert cait.printed["real"]["CaiT-S-36 at 384"] == 10.8  # 89.2 in Table 3.22
+    by_id = {trial.config.id: trial for trial in cait.trials}
+    tuned = [trial for trial in cait.trials if trial.config.init_from]
+    assert len(tuned) == (2 * 9 + 1) * 2  # the teacher, too; two seeds
+    for trial in tuned:
+        start = by_id[trial.config.init_from]
+        assert trial.arm.name == f"{start.arm.name} at 384" and trial.point == start.point
+        assert (trial.config.resolution, trial.config.epochs) == (384, 25)
     assert cait.printed["val"]["CaiT-S-36, 300 epochs"] == 16.8  # 83.2 in Table 3.20
     assert mlp.printed["val"]["RegNetY-8GF"] == 18.3  # 81.7
     assert mlp.printed["real"]["ResMLP-B24/8 distilled"] == 11.6  # 88.4
