@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from search_spaces.recipes import DEIT, Recipe, stated, unstated
-from search_spaces.resolutions import AT_384, OF_384, at_384
+from search_spaces.resolutions import OF_384, at_384
 from search_spaces.vit import SHAPES
-from vitscale import TrainConfig
 from vitscale.catalog.tables import printed_errors
 
 Fields = dict[str, Any]
@@ -42,16 +41,6 @@ class Table:
     printed: Printed
     notes: str
     tuned: tuple[str, ...] = ()
-
-    def config(self, arm: str, seed: int) -> TrainConfig:
-        """The training of an arm; a student learns from the teacher of its seed and resolution."""
-        start = {at_384(name): name for name in self.tuned}.get(arm, "")
-        fields = {**self.arms[start or arm], "seed": seed}
-        if start:
-            fields |= {**AT_384, "init_from": self.config(start, seed).id}
-        if "distill" in fields:
-            fields["teacher"] = self.config(at_384(TEACHER) if start else TEACHER, seed).id
-        return TrainConfig(**fields)
 
 
 def timm(name: str, recipe: Recipe, **fields: object) -> Fields:
@@ -223,7 +212,8 @@ RESMLP = Table(
 _CIFAR = DEIT.but(
     "deit-cifar10",
     {
-        **stated("thesis, section 3.4.4", dataset="cifar10", num_classes=10, epochs=7200),
+        **stated("thesis, section 3.4.4", dataset="cifar10", num_classes=10),
+        **unstated("section 3.4.4 has up to 7,200, and not which model has how many", epochs=7200),
         **unstated("5 of 300 epochs, as on ImageNet", warmup_epochs=120.0),
     },
 )

@@ -19,7 +19,7 @@ from typing import Any, Literal
 try:
     from search_spaces import cifar, demo, families, fashion
     from search_spaces.recipes import DEIT3
-    from search_spaces.resolutions import at_384
+    from search_spaces.resolutions import AT_384, at_384
     from search_spaces.space import Space
     from search_spaces.vit import SHAPES
     from vitscale import Arm, Study, TrainConfig, Trial, interleaved, main
@@ -132,8 +132,20 @@ SCALES = {
 }
 
 
+def of_arm(table: families.Table, arm: str, seed: int) -> TrainConfig:
+    """The training of an arm; a student learns from the teacher of its seed and resolution."""
+    start = {at_384(name): name for name in table.tuned}.get(arm, "")
+    fields = {**table.arms[start or arm], "seed": seed}
+    if start:
+        fields |= {**AT_384, "init_from": of_arm(table, start, seed).id}
+    if "distill" in fields:
+        teacher = at_384(families.TEACHER) if start else families.TEACHER
+        fields["teacher"] = of_arm(table, teacher, seed).id
+    return TrainConfig(**fields)
+
+
 def of_family(name: str, num: int) -> Study:
-    """Trainings of chapters 3 and 4; a student learns from the teacher of its seed."""
+    """Trainings of chapters 3 and 4."""
     table = families.TABLES[name]
     arms = (*table.arms, *map(at_384, table.tuned))
     sets = ("sets_regression",) if table.scale == "imagenet" else ()
@@ -144,7 +156,7 @@ def of_family(name: str, num: int) -> Study:
         question=table.question,
         source=table.source,
         trials=interleaved(
-            Trial(Arm(arm), table.config(arm, seed), seed) for arm in arms for seed in range(num)
+            Trial(Arm(arm), of_arm(table, arm, seed), seed) for arm in arms for seed in range(num)
         ),
         metric="val_error_pct",
         pairs=table.pairs,
