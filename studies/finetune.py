@@ -11,7 +11,8 @@ before any training says when two ways are equivalent.
     python studies/finetune.py --scale imagenet --plan  # 18 children at 384 pixels of 3 parents
     python studies/finetune.py --scale imagenet --item thesis_6_6 --plan  # 20 children, 6 others
 
-`--item` is also thesis_3_10: what another resolution brings, in H. Touvron's thesis, 2022.
+`--item` is also thesis_3_8 or thesis_3_10, what another resolution brings in H. Touvron's thesis,
+2022, or touvron_table6: children on six other sets of images.
 """
 
 from collections.abc import Mapping
@@ -166,7 +167,8 @@ def resolutions(name: str, num: int) -> Study:
         figures=("comparison_forest", *("arm_lines",) * several),
         tables=("pair_differences", "arm_means", "published_arms"),
         printed=table.printed,
-        design="A child starts from the final weights of its parent; positions are resized.",
+        design="A child starts from the final weights of its parent; positions of another "
+        "resolution are resized.",
         notes=table.notes,
     )
 
@@ -174,10 +176,12 @@ def resolutions(name: str, num: int) -> Study:
 def study(
     scale: Literal["demo", "fashion", "cifar", "imagenet"] = "demo",
     num: int | None = None,
-    item: Literal["touvron_table5", "thesis_3_8", "thesis_3_10", "thesis_6_6"] = "touvron_table5",
+    item: Literal[
+        "touvron_table5", "touvron_table6", "thesis_3_8", "thesis_3_10", "thesis_6_6"
+    ] = "touvron_table5",
 ) -> Study:
-    """`num` parents of each model, with other seeds; each has a child of every arm. `item`: a table
-    of another text, at imagenet."""
+    """`num` parents of each model, with other seeds; each has a child of every arm. `item`: another
+    table, at imagenet."""
     if item in TABLES:
         if scale != "imagenet":
             raise ValueError(

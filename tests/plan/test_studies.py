@@ -284,6 +284,21 @@ def test_rows_of_table_3_8_at_384_pixels_keep_the_ingredients_of_their_parents()
         assert (config.init_weights == "ema") == (trial.arm.name == "DeiT-B averaged")
 
 
+def test_children_on_other_sets_have_the_parents_of_table_5() -> None:
+    """Touvron et al. 2022, Tables 6 and 9: three models, three parts, six sets."""
+    study = plan("finetune", "imagenet", item="touvron_table6")
+    check(study)
+    assert {c.id for c in study.parents} == {c.id for c in plan("finetune", "imagenet").parents}
+    assert len(study.trials) == 3 * 3 * 6 and len(study.pairs) == 3 * 2 * 6
+    printed = study.printed["val"]
+    assert set(printed) == set(study.arms)
+    assert (printed["ViT-S attn, inat18"], printed["ViT-L ffn, flowers"]) == (39.4, 2.4)
+    of_arm = {trial.arm.name: trial.config for trial in study.trials}
+    flowers, cifar = of_arm["ViT-B attn, flowers"], of_arm["ViT-B full, cifar100"]
+    assert (flowers.trainable, flowers.num_train, flowers.num_classes) == ("attn", 2040, 102)
+    assert (cifar.trainable, cifar.lr, flowers.lr) == ("all", 3e-5, 3e-4)
+
+
 @pytest.mark.parametrize(
     ("item", "parents", "children"), [("thesis_3_10", 1, 3), ("thesis_6_6", 20, 20)]
 )
