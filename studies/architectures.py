@@ -41,6 +41,7 @@ class Scale:
     metric: str
     notes: str
     printed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    pairs: tuple[tuple[str, str], ...] = ()
 
 
 def two_recipes(space: Space, evals: str, notes: str) -> Scale:
@@ -115,6 +116,7 @@ def table_6_13() -> Scale:
             lambda row: row["model"],
             {name: f"{name}_top1_pct" for name in ("val", "v2", "real")},
         ),
+        pairs=tuple((name, "ViT-S" if name.endswith("S") else "ViT-B") for name in TABLE_6_13),
     )
 
 
@@ -206,10 +208,12 @@ def study(
             for i in range(num)
         ),
         metric=values.metric,
+        pairs=values.pairs,
         printed=values.printed,
         figures=("recipe_interaction",) if ranked else ("sets_regression",),
         tables=(
             *ranked,
+            *(("pair_differences",) if values.pairs else ()),
             "recipe_cells",
             *sets,
             *(("published_arms",) if values.printed else ()),

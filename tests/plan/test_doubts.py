@@ -117,6 +117,7 @@ def test_too_few_seeds_in_a_comparison_are_told(num: int, says: str) -> None:
 
 # one run, as printed
 FEW = {
+    "architectures-imagenet",
     "depth_vs_width-imagenet",
     "distillation-imagenet",
     "duration-imagenet",
