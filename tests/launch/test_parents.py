@@ -18,12 +18,14 @@ from support.refusals import refusing
 from support.trainings import assert_same, final_tensors, timeless
 
 from vitscale.analysis import power
+from vitscale.analysis.cells import cells
 from vitscale.analysis.comparisons import pair_differences
 from vitscale.analysis.results import Results
 from vitscale.cli import plans
 from vitscale.launch.branching import pins, why_not
 from vitscale.launch.resources import Resources
 from vitscale.launch.worker import train_trial
+from vitscale.plan.comparisons import is_paired
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.parents import AT_END, followers, next_wave
 from vitscale.plan.questions import COMPARED
@@ -541,6 +543,37 @@ def test_pairs_of_children_are_compared_within_parents(tmp_path: Path) -> None:
     assert row.difference_p == pytest.approx(paired.pvalue)
     assert (row.n_a, row.n_b, row.diverged_b) == (3, 3, 1)
     assert row.method == "paired t by parent"
+
+
+def test_runs_that_share_a_parent_count_as_one(tmp_path: Path) -> None:
+    """By scipy's tests of the means of each parent; also in an arm with parents of its own."""
+    base, rng = MADE.study(num=4), np.random.default_rng(0)
+    made = dataclasses.replace(
+        base,
+        trials=tuple(
+            Trial(t.arm, t.config.replace(seed=10 * k + t.config.seed), 10 * (t.point or 0) + k)
+            for t in base.trials
+            for k in range(1 + (t.arm.name == "attn"))
+        ),
+    )
+    assert is_paired(made, ("attn", "all")) and "4 seeds per cell" in power.sentences(made)[0]
+    trials = outcomes(made, read_trials(made, Store.open(tmp_path))).assign(status="finished")
+    drawn = rng.normal(20, 1, len(trials))
+    for name in ("value", "val_error_pct", "test_error_pct"):
+        trials[name] = drawn
+    of_arm = {
+        arm: frame.groupby("init_from")["value"].mean() for arm, frame in trials.groupby("arm")
+    }
+    results = Results(made, trials)
+    (row, *_) = pair_differences(results).itertuples()
+    paired = scipy.stats.ttest_rel(of_arm["attn"], of_arm["all"])
+    assert row.difference_p == pytest.approx(paired.pvalue) and (row.n_a, row.n_b) == (8, 4)
+    (_, low, high) = cells(results)["attn"].interval("value", results.metric)
+    expected = scipy.stats.ttest_1samp(of_arm["attn"], 0).confidence_interval()
+    assert (low, high) == pytest.approx((expected.low, expected.high))
+    trials.loc[trials["init_from"] != made.parents[0].id, "status"] = "diverged"
+    (row, *_) = pair_differences(Results(made, trials)).itertuples()
+    assert np.isnan(row.difference_p) and (row.n_a, row.n_b) == (2, 1)
 
 
 # --- through Ray
