@@ -295,6 +295,22 @@ def test_pairs_that_a_kind_would_ignore_are_refused() -> None:
     check_known_names(shapes_with_pairs(tables=("blocks_or_width",)))
 
 
+@pytest.mark.parametrize(
+    ("fields", "law"),
+    [
+        ({"pairs": (("a", "b"), ("b", "a")), "tables": ("pair_differences",)}, "times=2"),
+        ({"margin": 1.0, "tables": ("arm_means",)}, "margin=1"),
+    ],
+)
+def test_a_pair_named_twice_and_an_idle_margin_are_refused(
+    fields: dict[str, Any], law: str
+) -> None:
+    study = plain("repeats", **fields)
+    with refusing(law):
+        check_known_names(study)
+    assert from_json(to_json(study)) == study
+
+
 def shapes_with_pairs(**more: Any) -> Study:
     trials = made_of(arms(a={}, b={"depth": 3}), a={"size": "S"}, b={"size": "S"})
     fields: dict[str, Any] = {**FIXED, **more, "metric": "val_error_pct"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ from support.refusals import refusing
 from support.trainings import assert_same, final_tensors, timeless
 
 from vitscale.analysis import power
+from vitscale.analysis.cells import cells
 from vitscale.analysis.comparisons import pair_differences
 from vitscale.analysis.results import Results
 from vitscale.cli import plans
 from vitscale.launch.branching import pins, why_not
 from vitscale.launch.resources import Resources
 from vitscale.launch.worker import train_trial
+from vitscale.plan.comparisons import is_paired
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.laws import VIT_ONLY
 from vitscale.plan.parents import AT_END, followers, next_wave
@@ -520,9 +523,32 @@ def test_a_trial_of_another_study_is_a_parent_if_it_kept_its_weights(
     if keeps is None:
         assert run(store, made, child).status is Status.FINISHED
         return
-    with refusing(child.init_from, error=Damaged):
+    assert child.init_from in lost(run(store, made, child)) and not store.is_done(child.id)
+
+
+def lost(event: Any) -> str:
+    """The line of a trial that is not tried again, as no retry helps."""
+    assert event.status == "lost", event
+    return str(event.facts["error"])
+
+
+def test_a_child_of_damaged_weights_takes_those_of_the_checkpoint_or_ends(tmp_path: Path) -> None:
+    store, made = Store.open(tmp_path), MADE.study(num=1)
+    put(store, made)
+    (parent,), (child, other) = made.parents, (trial.config for trial in made.trials)
+    run(store, made, parent)
+    folder = tmp_path / "trials" / parent.id
+    (weights,) = folder.glob("weights-*")
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with refusing(weights, error=Damaged):  # to try again in another process
         run(store, made, child)
-    assert not store.is_done(child.id)
+    assert run(store, made, child).status is Status.FINISHED
+    for path in folder.glob("checkpoint-*"):
+        path.unlink()
+    weights.write_bytes(b"")
+    line = lost(run(store, made, other))
+    assert str(weights) in line and "remove this folder" in line
+    assert str(folder) in why_not(other, store)
 
 
 def test_pairs_of_children_are_compared_within_parents(tmp_path: Path) -> None:
@@ -545,6 +571,37 @@ def test_pairs_of_children_are_compared_within_parents(tmp_path: Path) -> None:
     assert row.difference_p == pytest.approx(paired.pvalue)
     assert (row.n_a, row.n_b, row.diverged_b) == (3, 3, 1)
     assert row.method == "paired t by parent"
+
+
+def test_runs_that_share_a_parent_count_as_one(tmp_path: Path) -> None:
+    """By scipy's tests of the means of each parent; also in an arm with parents of its own."""
+    base, rng = MADE.study(num=4), np.random.default_rng(0)
+    made = dataclasses.replace(
+        base,
+        trials=tuple(
+            Trial(t.arm, t.config.replace(seed=10 * k + t.config.seed), 10 * (t.point or 0) + k)
+            for t in base.trials
+            for k in range(1 + (t.arm.name == "attn"))
+        ),
+    )
+    assert is_paired(made, ("attn", "all")) and "4 seeds per cell" in power.sentences(made)[0]
+    trials = outcomes(made, read_trials(made, Store.open(tmp_path))).assign(status="finished")
+    drawn = rng.normal(20, 1, len(trials))
+    for name in ("value", "val_error_pct", "test_error_pct"):
+        trials[name] = drawn
+    of_arm = {
+        arm: frame.groupby("init_from")["value"].mean() for arm, frame in trials.groupby("arm")
+    }
+    results = Results(made, trials)
+    (row, *_) = pair_differences(results).itertuples()
+    paired = scipy.stats.ttest_rel(of_arm["attn"], of_arm["all"])
+    assert row.difference_p == pytest.approx(paired.pvalue) and (row.n_a, row.n_b) == (8, 4)
+    (_, low, high) = cells(results)["attn"].interval("value", results.metric)
+    expected = scipy.stats.ttest_1samp(of_arm["attn"], 0).confidence_interval()
+    assert (low, high) == pytest.approx((expected.low, expected.high))
+    trials.loc[trials["init_from"] != made.parents[0].id, "status"] = "diverged"
+    (row, *_) = pair_differences(Results(made, trials)).itertuples()
+    assert np.isnan(row.difference_p) and (row.n_a, row.n_b) == (2, 1)
 
 
 # --- through Ray
@@ -598,3 +655,21 @@ def test_children_of_a_failed_parent_are_missing_and_the_others_are_trained(
     assert "2 finished, 0 diverged, 0 failed, 2 missing of 4" in result.stdout
     (tmp_path / "plan.json").write_text("{}")
     assert script.run().returncode == 0
+    store, trials = script.store(), tmp_path / "runs/trials"
+    parent = trials / made.parents[0].id
+    before, child = store.outcome(made.parents[0].id), made.trials[0].config.id
+    rows = timeless(store.read(child).rows)
+    shutil.rmtree(trials / child)
+    (parent / "rows.parquet").write_bytes(b"damaged")
+    result = script.run()
+    assert result.returncode == 0 and result.stdout.count("is restored") == 1, result.stdout
+    assert timeless(store.read(child).rows) == rows
+    assert timeless(store.outcome(parent.name).rows) == timeless(before.rows)
+    shutil.rmtree(trials / child)
+    for path in parent.glob("checkpoint-*"):
+        path.unlink()
+    for path in parent.glob("weights-*"):
+        path.write_bytes(b"damaged")
+    result = script.run()
+    assert result.returncode == 1 and "tried again" not in result.stdout, result.stdout
+    assert "1 missing of 4" in result.stdout and "the same command tries" not in result.stdout

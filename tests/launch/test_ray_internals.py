@@ -19,6 +19,8 @@ from ray.core.generated import gcs_pb2
 from ray.train._internal.session import _TrainSession
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.tune.experiment.trial import _TemporaryTrialState
+from ray.tune.search.basic_variant import BasicVariantGenerator
+from ray.tune.trainable.function_trainable import wrap_function
 
 LAUNCH = Path(__file__).parents[2] / "vitscale" / "launch"
 FILES = ("cluster.py", "nodes.py", "placement.py", "ray_team.py", "tune.py")
@@ -49,6 +51,8 @@ def test_attributes_that_are_reached_through_them_exist() -> None:
     assert callable(GlobalState._connect_and_get_accessor)
     assert "ray_actor" in inspect.getsource(_TemporaryTrialState)
     assert "_actor_id" in inspect.getsource(ray.actor.ActorHandle)
+    assert BasicVariantGenerator()._live_trials == set()
+    assert "__mixins__" in inspect.getsource(wrap_function)
     group = gcs_pb2.PlacementGroupTableData()  # type: ignore[attr-defined]
     for name in ("placement_group_id", "creator_job_id", "creator_actor_id", "creator_actor_dead"):
         assert hasattr(group, name), name

@@ -48,14 +48,16 @@ class Cell:
         return len(self.lrs) > 1 and self.lr in (self.lrs[0], self.lrs[-1])
 
     def interval(self, column: str, metric: Metric) -> tuple[float, float, float]:
-        """Mean of a column over the runs that finished, and its 95% interval.
+        """Mean of a column over the runs that finished, and its 95% interval. Runs that start from
+        one of several parents are averaged first.
 
         Student's for one lr. For several, quantiles of rounds in which the mean of each lr gets
         noise, of all runs of this arm relative to the mean of their lr, and the lr is chosen again.
         Ends are NaN without any spread.
         """
         if not self.chooses:
-            return estimates.value_interval(estimates.errors(self.runs, column), metric)
+            values = estimates.by_parent(self.runs, estimates.errors(self.runs, column))
+            return estimates.value_interval(values, metric)
         made = runs_of([self.every], [self.lrs], (self.chooses, column))
         chosen, noise = choose(made), relative_noise(made, np.ones(1))
         mean = float(chosen.error[0])

@@ -97,6 +97,8 @@ def _row(
     paired = is_paired(study, comparison.weights)
     runs = _of_common_parents(runs) if paired else runs
     values = _values(runs, names)
+    of_parents = estimates.means_of_parents if paired else estimates.by_parent
+    values = [of_parents(r, x) for r, x in zip(runs, values, strict=True)]
     if paired:
         groups, of_groups = [np.dot(weights, values)], [1.0]
         result = contrast(groups, of_groups)
@@ -112,8 +114,8 @@ def _row(
 
 
 def _of_common_parents(runs: Sequence[pd.DataFrame]) -> tuple[pd.DataFrame, ...]:
-    """Of each arm the finished runs whose parent has one in each arm, in the order of parents."""
-    done = [estimates.finished(frame).sort_values("init_from") for frame in runs]
+    """Of each arm the finished runs whose parent has one in each arm."""
+    done = [estimates.finished(frame) for frame in runs]
     common = set.intersection(*(set(frame["init_from"]) for frame in done))
     return tuple(frame[frame["init_from"].isin(common)] for frame in done)
 

@@ -21,6 +21,7 @@ from scipy.special import ndtr as normal_cdf
 from vitscale.analysis.results import STATUSES
 from vitscale.analysis.stats.intervals import least_p, t_test, unequal_df
 from vitscale.analysis.stats.spread import NO_SPREAD
+from vitscale.plan.comparisons import num_independent
 from vitscale.plan.metrics import Metric
 from vitscale.plan.study import Study
 
@@ -84,6 +85,21 @@ def errors(runs: pd.DataFrame, column: str = "value") -> np.ndarray:
             f"column={column!r})"
         )
     return values
+
+
+def by_parent(runs: pd.DataFrame, values: np.ndarray) -> np.ndarray:
+    """Means of the values (n,) of finished runs over those that start from one parent, which are
+    not independent, in the order of parents. If all runs start from one, the values themselves.
+    """
+    starts = runs["init_from"].fillna("").tolist() if "init_from" in runs else [""]
+    if not all(starts) or num_independent(starts) == len(starts):
+        return values
+    return means_of_parents(finished(runs), values)
+
+
+def means_of_parents(done: pd.DataFrame, values: np.ndarray) -> np.ndarray:
+    """The mean of the values (n,) of each parent of finished runs, in the order of parents."""
+    return pd.Series(values).groupby(done["init_from"].to_numpy()).mean().to_numpy()
 
 
 def counts(runs: pd.DataFrame) -> dict[str, int]:

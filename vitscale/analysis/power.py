@@ -21,6 +21,7 @@ from vitscale.analysis.questions.seed_precision import of_seeds
 from vitscale.analysis.scaling.precision import of_laws
 from vitscale.analysis.stats.bands import band_tail, order_bounds
 from vitscale.analysis.stats.intervals import LEAST_REFERENCES
+from vitscale.plan.comparisons import num_independent
 from vitscale.plan.metrics import Metric
 from vitscale.plan.questions import COMPARED
 from vitscale.plan.study import Study
@@ -260,9 +261,12 @@ def _of_means(
 ) -> list[str]:
     if not comparisons:
         return []
-    n = min(
-        Counter((t.arm.name, t.config.lr) for t in study.trials if t.point is not None).values()
-    )
+    starts: dict[tuple[str, float], list[str]] = {}
+    for t in study.trials:
+        if t.point is not None:
+            start = t.config.init_from or t.config.id
+            starts.setdefault((t.arm.name, t.config.lr), []).append(start)
+    n = min(map(num_independent, starts.values()))
     head = (
         f"{what} ({n} seed{'s' * (n > 1)} per cell, {comparisons} "
         f"comparison{'s' * (comparisons > 1)}"

@@ -31,6 +31,7 @@ from vitscale.launch.earlier_plan import (
     plan_before,
     renamed,
 )
+from vitscale.launch.faults import NO_START
 from vitscale.launch.preflight import (
     Data,
     check_fits,
@@ -390,15 +391,24 @@ class Driver:
                 try:
                     outcomes[trial_id] = read_done(trial_id, self.study, index)
                 except Damaged as damage:
-                    self.store.check_drives(self.study.slug)
-                    aside = self.store.set_aside(trial_id)
-                    self.console.print(
-                        f"warning: {damage}; moved to {aside}, the trial is restored"
-                    )
+                    self._set_aside(trial_id, damage)
         index.save()
         outcomes |= stopped(self.study, self.store)
         check_reported(self.study, outcomes, self.store)
         return outcomes
+
+    def _set_aside(self, trial_id: str, damage: Damaged) -> None:
+        self.store.check_drives(self.study.slug)
+        aside = self.store.set_aside(trial_id)
+        self.console.print(f"warning: {damage}; moved to {aside}, the trial is restored")
+
+    def _is_done(self, trial_id: str) -> bool:
+        """Whether a parent is done; if its rows are unreadable, they are moved aside, too."""
+        try:
+            return self.store.is_done(trial_id) and bool(self.store.read(trial_id).rows)
+        except Damaged as damage:
+            self._set_aside(trial_id, damage)
+            return False
 
     def _treat_other_code(self, outcomes: dict[str, Outcome], retrain: bool) -> str:
         """A line about done trials that other code than this trained; empty if there are none.
@@ -602,7 +612,7 @@ class Driver:
         needed = {need for config in todo for need in config.needs}
         parents: list[TrainConfig] = []
         for config in reversed(self.study.parents):  # one may have a parent of its own
-            if config.id in needed and not self.store.is_done(config.id):
+            if config.id in needed and not self._is_done(config.id):
                 parents.insert(0, config)
                 needed.update(config.needs)
         return parents + todo
@@ -613,11 +623,15 @@ class Driver:
         """
         if not (reason := why_not(config, self.store)):
             return False
-        self.reasons[config.id] = reason
-        self.orphaned.add(config.id)
-        self.console.print(f"warning: {config.id} is missing: {reason}")
-        self._record_lost(Event(config.id, "lost", facts={"error": reason}))
+        self._orphan(Event(config.id, "lost", facts={"error": reason}))
         return True
+
+    def _orphan(self, event: Event) -> None:
+        reason = event.facts["error"]
+        self.reasons[event.trial_id] = reason
+        self.orphaned.add(event.trial_id)
+        self.console.print(f"warning: {event.trial_id} is missing: {reason}")
+        self._record_lost(event)
 
     def _consume(self, events: queue.Queue[Event]) -> None:
         """Passes all events to the display and to MLflow, until the process ends."""
@@ -643,10 +657,12 @@ class Driver:
             if line:
                 self.waits_for_data = True
                 self.console.print(f"warning: {line}")
-        if event.status in ("again", "crowded", "lost"):
+        if event.status == "lost" and event.facts["error"].startswith(NO_START):
+            self._orphan(event)
+        elif event.status in ("again", "crowded", "lost"):
             self._warn_fault(event)
-        if event.status == "lost":
-            self._record_lost(event)
+            if event.status == "lost":
+                self._record_lost(event)
         if (how := event.facts.get(CAPTURED, "yes")) != "yes" and how not in self.uncaptured:
             self.uncaptured.add(how)
             self.console.print(f"warning: {event.trial_id} trained without CUDA graphs: {how}")

@@ -13,11 +13,12 @@ from typing import Literal
 
 from vitscale.launch.resources import Resources
 from vitscale.plan.config import TrainConfig
-from vitscale.record.workdir import Damaged
+from vitscale.record.workdir import Damaged, NoStart
 
-Verdict = Literal["config", "again", "alone", "unfit", "refused"]
+Verdict = Literal["config", "again", "alone", "unfit", "refused", "orphan"]
 DOES_NOT_FIT = "a model must fit on a device that it has to itself"
 REFUSED = "an operation must have a deterministic algorithm with --deterministic"
+NO_START = f"{NoStart.__name__}: "  # begins its line
 # device memory outside our allocator: contexts and libraries take less, another process takes more
 OTHERS_GIB = 2.0
 
@@ -97,7 +98,10 @@ def verdict(error: Exception, line: str, before: str, resources: Resources) -> V
     "alone"   Out of memory on a device shared with other trials: retry with a device of its own.
     "unfit"   Out of memory on a device that no other process uses: the device is too small.
     "refused" An operation of the model is not deterministic, and `resources` ask for it.
+    "orphan"  Its trunk, parent or teacher has lost what it starts from.
     """
+    if isinstance(error, NoStart):
+        return "orphan"
     if resources.deterministic and NOT_DETERMINISTIC.search(str(error)):
         return "refused"
     if is_out_of_memory(error):

@@ -25,6 +25,7 @@ from ray.tune.integration.ray_train import TuneReportCallback
 
 from vitscale.launch.faults import (
     DOES_NOT_FIT,
+    NO_START,
     REFUSED,
     not_deterministic,
     one_line,
@@ -183,7 +184,7 @@ def _fitted(task: TeamTask) -> Iterator[Event]:
             if holder and holder.get("token") != task.workdir.token:
                 _await_news()
                 raise Fenced(f"another attempt has claimed {config.id}") from failure
-            if not error and not fault.startswith((DOES_NOT_FIT, REFUSED)):
+            if not error and not fault.startswith((DOES_NOT_FIT, NO_START, REFUSED)):
                 cause = _cause(failure, fault)
                 raise OSError(f"a worker of the team was lost: {cause}") from failure
             _await_news()

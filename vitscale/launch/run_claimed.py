@@ -22,7 +22,7 @@ from vitscale.record.misclassified import WRONG, Misclassified, encode
 from vitscale.record.outcome import Outcome, Row, Status
 from vitscale.record.provenance import CAPTURED, EVAL_IMAGES, LEFT_OUT, TRAIN_IMAGES, as_fact
 from vitscale.record.store import Store
-from vitscale.record.workdir import Damaged, Left, Workdir, read_json, step_saved
+from vitscale.record.workdir import Left, NoStart, Workdir, read_json, step_saved
 
 if TYPE_CHECKING:
     from vitscale.train.loop import Kept, Trained
@@ -175,13 +175,13 @@ def end_with_start(
 
 
 def _teacher(trial_id: str, store: Store) -> tuple[TrainConfig, Workdir]:
-    """The config and the folder of a teacher. Raises Damaged if the config is not its own."""
+    """The config and the folder of a teacher. Raises NoStart if the config is not its own."""
     folder = store.trial(trial_id)
     fields = read_json(folder, "config.json")
     sources.fetch(fields, store)
     config = config_of(fields)
     if config.id != trial_id:
-        raise Damaged(
+        raise NoStart(
             "the config of a teacher must be in its folder, but got another "
             f"({folder.address('config.json')}: {config.id})"
         )

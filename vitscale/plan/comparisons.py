@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise, product
 from typing import Literal
@@ -69,8 +69,8 @@ class Compared:
 
 
 def is_paired(plan: Plan, arms: Collection[str]) -> bool:
-    """Whether the runs of these arms start from the same parents, one run of each arm and lr from
-    each: then they are compared within parents.
+    """Whether the runs of these arms start from the same parents at each lr: then they are compared
+    within parents. Several runs from one single parent are not.
     """
     starts: dict[tuple[str, float], list[str]] = {}
     for trial in plan.trials if plan.parents else ():
@@ -79,8 +79,17 @@ def is_paired(plan: Plan, arms: Collection[str]) -> bool:
             starts.setdefault(key, []).append(trial.config.init_from)
     parents = list(starts.values())
     return bool(parents) and all(
-        all(own) and len(set(own)) == len(own) and set(own) == set(parents[0]) for own in parents
+        all(own) and set(own) == set(parents[0]) and len(set(own)) == num_independent(own)
+        for own in parents
     )
+
+
+def num_independent(starts: Sequence[str]) -> int:
+    """How many means of runs are independent, given what each run starts from: one per parent. If
+    that is one and the same, the runs are independent given this parent.
+    """
+    num = len(set(starts))
+    return num if num > 1 else len(starts)
 
 
 def sets(plan: Plan, which: Sets) -> list[str]:

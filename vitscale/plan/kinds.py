@@ -10,9 +10,9 @@ from typing import Any
 
 from vitscale.plan.parents import setting, trainings
 from vitscale.plan.profile import ProfileConfig
-from vitscale.plan.questions import check_questions, compares_pairs
+from vitscale.plan.questions import COMPARED, check_questions, compares_pairs, of_kind
 from vitscale.plan.spelling import shown
-from vitscale.plan.trial import Plan, check_factors, check_not_pooled
+from vitscale.plan.trial import Plan, check_factors, check_not_pooled, most_common
 
 
 def check_kind(study: Plan) -> None:
@@ -35,7 +35,9 @@ def check_kind(study: Plan) -> None:
 
 
 def check_use(study: Plan) -> None:
-    """Raises ValueError if the kind would ignore pairs or arms, which a stored study may have."""
+    """Raises ValueError for a pair that is named twice, and if the kind would ignore pairs, arms or
+    a margin, which a stored study may have.
+    """
     if study.kind == "search" and (study.pairs or study.num_scrambles):
         raise ValueError(
             "a search must have no pairs and no scrambles, since its points are biased toward low "
@@ -47,6 +49,17 @@ def check_use(study: Plan) -> None:
             "pairs must be of a study that compares them (kind distribution, or kind repeats, "
             "shapes or scaling with the table pair_differences), but got "
             f"(kind={study.kind!r}, pairs={shown(study.pairs)})"
+        )
+    num, pair = most_common(tuple(sorted(pair)) for pair in study.pairs) if study.pairs else (0, ())
+    if num > 1:
+        raise ValueError(
+            "each two arms must be a pair once, since p is corrected for their number, but got "
+            f"(arms={shown(pair)}, times={num})"
+        )
+    if study.margin is not None and of_kind(study.kind) and not COMPARED.keys() & {*study.tables}:
+        raise ValueError(
+            "a margin must be of a study with a table of comparisons, which judges by it, but got "
+            f"(margin={study.margin:g}, kind={study.kind!r}, tables={shown(study.tables)})"
         )
     drawn = {trial.arm.name for trial in study.trials if trial.point is not None}
     without = [arm for arm in study.arms if arm not in drawn]

@@ -46,6 +46,10 @@ class Damaged(ValueError):
     """A file of the store cannot be read; the message names it."""
 
 
+class NoStart(Damaged):
+    """What a trial starts from is lost, of its trunk, parent or teacher: no retry helps."""
+
+
 class Held(RuntimeError):
     """Another process holds the lock; the message is the content of the lock file."""
 

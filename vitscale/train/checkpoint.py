@@ -17,10 +17,12 @@ from vitscale.record.workdir import (
     PINNED,
     CheckpointName,
     Damaged,
+    NoStart,
     Workdir,
     pinned,
 )
 
+ADVICE = "remove this folder to train it again"
 KEPT = 2  # if the newest is damaged, the one before it is used
 
 
@@ -58,7 +60,8 @@ def load_final(workdir: Workdir, trial_id: str) -> dict[str, Any]:
     """The final weights of a parent: "model", and "ema" of one that averages. A trial that was not
     planned as a parent may have them in its last checkpoint.
 
-    Raises Damaged if they are not there, or are damaged; a damaged file is renamed.
+    Raises Damaged if they are damaged, and NoStart if they are not there, or nothing is left to try
+    next. A damaged file is renamed, unless it is another user's.
     """
     names = workdir.names(FINAL) or workdir.names(CHECKPOINT)
     try:
@@ -69,36 +72,48 @@ def load_final(workdir: Workdir, trial_id: str) -> dict[str, Any]:
         )
         if "model" not in state or "optimizer" in state:  # rows alone, or an unfinished training
             where = workdir.address()
-            raise Damaged(f"a parent must have its final weights, but got none ({where})")
+            raise NoStart(f"a parent must have its final weights, but got none ({where}); {ADVICE}")
         return state
     except _Unusable as unusable:
-        workdir.rename(names[-1], f"damaged-{names[-1]}")
-        raise Damaged(
+        left = _renamed(workdir, names[-1]) and workdir.names(CHECKPOINT)
+        law = (
             f"the final weights of a parent must be whole, but got some that are {unusable} "
             f"({workdir.address(names[-1])})"
-        ) from unusable
+        )
+        raise (Damaged(law) if left else NoStart(f"{law}; {ADVICE}")) from unusable
 
 
 def load_pinned(workdir: Workdir, step: int, device: torch.device) -> dict[str, Any]:
     """The state of a trunk at a step.
 
-    Raises Damaged if it is not there, or is damaged; a damaged file is renamed.
+    Raises NoStart if it is not there, or is damaged. A damaged file is renamed, unless it is
+    another user's.
     """
     name = pinned(workdir, step)
     if not name:
-        raise Damaged(
-            f"a trunk must have its checkpoint at step {step}, but got none ({workdir.address()})"
+        raise NoStart(
+            f"a trunk must have its checkpoint at step {step}, but got none ({workdir.address()}); "
+            f"{ADVICE}"
         )
     try:
         state = _whole(name, workdir.read(name), device, workdir.name)
     except _Unusable as unusable:
-        workdir.rename(name, f"damaged-{name}")
-        raise Damaged(
+        _renamed(workdir, name)
+        raise NoStart(
             f"the checkpoint of a trunk must be whole, but got one that is {unusable} "
-            f"({workdir.address(name)})"
+            f"({workdir.address(name)}); {ADVICE}"
         ) from unusable
     assert state["step"] == step
     return state
+
+
+def _renamed(workdir: Workdir, name: str) -> bool:
+    """Whether a damaged file of a trunk or parent could be renamed."""
+    try:
+        workdir.rename(name, f"damaged-{name}")
+    except OSError:
+        return False
+    return True
 
 
 def _serialized(state: dict[str, Any]) -> bytes:
