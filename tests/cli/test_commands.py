@@ -515,6 +515,7 @@ def test_bash_completes_commands_options_and_studies(tmp_path: Path) -> None:
     (tmp_path / "runs/studies/tiny-demo").mkdir(parents=True)
     tool = f"{sys.executable} -m vitscale"
     asked = {"sta": "status", "report --fo": "--format", "report ti": "tiny-demo"}
+    asked |= {"new mine --kind re": "repeats", "run lr": "lr_wd_edf", "run ti": ""}
     lines = [f'eval "$({tool} completion bash)"']
     for typed in asked:
         words = typed.split()

@@ -44,6 +44,9 @@ def test_a_new_study_of_a_project_lies_in_its_studies(
     for name in ("Mine", "../mine", "mine.py", ""):
         with refusing(repr(name)):
             write(name, "repeats")
+    for name in ("random", "ray"):  # importing vitscale imports them, and would find the study
+        with refusing(name):
+            write(name, "repeats")
 
 
 @pytest.mark.slow

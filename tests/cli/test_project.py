@@ -53,6 +53,9 @@ def test_a_study_of_the_folder_comes_before_a_shipped_one(
         (tmp_path / f"studies/{name}.py").touch()
         found = find_script(name)
         assert found is not None and found.samefile(tmp_path / f"studies/{name}.py")
+    for name in ("scaling", "ab"):  # as `vitscale new` writes them without such a folder
+        (tmp_path / f"{name}.py").touch()
+        assert find_script(name) == Path(f"{name}.py")
     with refusing("studies/none.py"):
         find_script("studies/none.py")
 

@@ -19,7 +19,9 @@ from support.buckets import KEYS, fresh, point_at
 from support.cluster import Cluster, short_folder, where_hidden
 from support.tiny_study import without_times
 
-from vitscale import TrainConfig, load
+from vitscale import Study, TrainConfig, Trial, load
+from vitscale.launch.earlier_plan import changed_parts
+from vitscale.plan.study import to_json
 from vitscale.record.sources import fetch
 from vitscale.record.store import Store
 from vitscale.train.loop import train
@@ -166,6 +168,30 @@ def test_a_study_with_own_parts_is_killed_edited_and_evaluated(
     trusted = [f"--trust-parts={digest}" for digest in digests]
     assert vitscale(*again, *trusted, **other).returncode == 0
     assert (tmp_path / "ran").exists()
+
+
+def test_trials_of_a_part_whose_edit_is_undone_are_not_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def planned(source: str, num: int = 2) -> Study:
+        Path("net.py").write_text(source)
+        base = TrainConfig(model="net.py:Net")
+        trials = tuple(Trial("net", base.replace(seed=seed)) for seed in range(num))
+        texts = {"question": "Does it train?", "source": "ours", "metric": "val_error_pct"}
+        return Study(
+            kind="repeats", name="net", scale="demo", trials=trials, tables=("arm_means",), **texts
+        )
+
+    source = "def Net(num_classes): ...\n"
+    first, edited = planned(source), planned(source + "# edited\n")
+    (said,) = changed_parts(to_json(first), edited)
+    assert said == "net.py:Net has changed: 2 new trials"
+    plan = {**to_json(edited), "earlier": [trial.config.id for trial in first.trials]}
+    for num, count in ((2, "no new trials"), (3, "1 new trial")):
+        (said,) = changed_parts(plan, planned(source, num))
+        assert said == f"net.py:Net has changed: {count}"
 
 
 @pytest.fixture

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from vitscale import TrainConfig
+from vitscale import Study, TrainConfig, Trial
 from vitscale.plan import parts
 from vitscale.plan.cost import shape_of
+from vitscale.record.table import axes_of
 
 TINY = """
 raise SystemExit("a plan must not run this")
@@ -72,6 +73,24 @@ def test_arguments_are_axes_with_one_text_each(folder: Path) -> None:
         == TrainConfig(model="tiny.py:Tiny").id
     )
     assert shape_of(config) != shape_of(config.replace(**{"own.dim": 65}))
+
+
+def test_the_arguments_of_all_parts_of_a_study_are_columns(folder: Path) -> None:
+    (folder / "sgd.py").write_text("def make(groups, lr, mu: float = 0.9): ...\n")
+    base = TrainConfig(model="tiny.py:Tiny")
+    configs = {"ours": base, "own": base.replace(optimizer="sgd.py:make")}
+    study = Study(
+        kind="repeats",
+        name="own",
+        scale="demo",
+        question="Which optimizer?",
+        source="ours",
+        trials=tuple(Trial(arm, config) for arm, config in configs.items()),
+        metric="val_error_pct",
+        tables=("arm_means",),
+    )
+    own = [name for name in axes_of(study) if name.startswith("own.")]
+    assert own == ["own.dim", "own.act", "own.rate", "own.mu"]
 
 
 @pytest.mark.parametrize(

@@ -277,6 +277,19 @@ def test_what_cannot_be_trained_with_is_refused_before_the_first_trial(
     assert "\n" not in message and all(word in message for word in words), message
 
 
+def test_a_part_may_diverge(folder: Path) -> None:
+    """A diverged training is a result, so NaN after a saved state is no other weight than NaN."""
+    (folder / "nan.py").write_text(
+        "from mine import Perceptron\n"
+        "class Nan(Perceptron):\n"
+        "    def forward(self, x):\n"
+        "        return super().forward(x) * float('nan')\n"
+    )
+    config = TrainConfig(**{**OF_PERCEPTRON, "model": "nan.py:Nan"})
+    assert not try_out(config)
+    assert rows_of(config, folder / "trial")[-1]["diverged"] == 1
+
+
 def test_a_model_that_draws_for_the_batch_is_noticed(folder: Path) -> None:
     assert try_out(TrainConfig(model="mine.py:Draws"))
     assert not try_out(TrainConfig(model="mine.py:Perceptron", own={"rate": 0.5}))

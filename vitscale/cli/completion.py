@@ -5,14 +5,18 @@ from __future__ import annotations
 import argparse
 import shlex
 
-# words, beside files: a study is a script, or a folder of the store
+from vitscale.cli.project import SHIPPED, scripts
+
+OF_STORE = ("plan", "report", "adopt", "compare", "sync", "evaluate", "show")
+
+# words, beside files: options, choices, and the studies of the store where a command reads them
 BASH = """_vitscale() {{
   local word="${{COMP_WORDS[COMP_CWORD]}}" words=""
   if [ "$COMP_CWORD" -eq 1 ]; then words={commands}; else
     case "${{COMP_WORDS[1]}}" in
 {cases}
     esac
-    case "$word" in -*) ;; *) words="$words $(ls runs/studies 2> /dev/null)" ;; esac
+    case "${{COMP_WORDS[1]}}" in {of_store}) words="$words $(ls runs/studies 2> /dev/null)" ;; esac
   fi
   COMPREPLY=($(compgen -W "$words" -- "$word"))
 }}
@@ -21,9 +25,10 @@ ZSH = """(( $+functions[compdef] )) || { autoload -U compinit && compinit }
 autoload -U +X bashcompinit && bashcompinit
 """
 FISH = "complete -c vitscale -n __fish_use_subcommand -f -a {name} -d {help}"
-FISH_OPTION = "complete -c vitscale -n '__fish_seen_subcommand_from {name}' -l {option}"
+FISH_WORD = "complete -c vitscale -n '__fish_seen_subcommand_from {name}' {word}"
 FISH_STUDY = (
-    "complete -c vitscale -n 'not __fish_use_subcommand' -a '(ls runs/studies 2> /dev/null)'"
+    f"complete -c vitscale -n '__fish_seen_subcommand_from {' '.join(OF_STORE)}' "
+    "-a '(ls runs/studies 2> /dev/null)'"
 )
 
 
@@ -32,17 +37,21 @@ def script(shell: str, parser: argparse.ArgumentParser) -> str:
     (parsers,) = (
         action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
     )
-    options = {
+    words = {
         name: sorted(word for word in subparser._option_string_actions if word.startswith("--"))
+        + [str(word) for action in subparser._actions for word in action.choices or ()]
         for name, subparser in parsers.choices.items()
     }
+    words["run"] += scripts(SHIPPED)
     if shell == "fish":
         helps = {action.dest: action.help or "" for action in parsers._choices_actions}
         lines = []
-        for name, words in options.items():
+        for name, own in words.items():
             lines.append(FISH.format(name=name, help=shlex.quote(helps[name])))
-            lines += [FISH_OPTION.format(name=name, option=word[2:]) for word in words]
+            given = (f"-l {word[2:]}" if word.startswith("--") else f"-a {word}" for word in own)
+            lines += [FISH_WORD.format(name=name, word=word) for word in given]
         return "\n".join([*lines, FISH_STUDY])
-    cases = "\n".join(f'      {name}) words="{" ".join(own)}" ;;' for name, own in options.items())
-    of_bash = BASH.format(commands=f'"{" ".join(options)}"', cases=cases)
+    cases = "\n".join(f'      {name}) words="{" ".join(own)}" ;;' for name, own in words.items())
+    commands, of_store = f'"{" ".join(words)}"', "|".join(OF_STORE)
+    of_bash = BASH.format(commands=commands, cases=cases, of_store=of_store)
     return (ZSH if shell == "zsh" else "") + of_bash

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 from vitscale.cli.project import scripts
@@ -189,12 +191,17 @@ KINDS = {  # kind -> the script, and its arms
 def write(name: str, kind: str) -> Path:
     """Writes NAME.py, in studies/ if there is such a folder, and returns its path.
 
-    Raises ValueError for a name that a study cannot have, and for a file that exists.
+    Raises ValueError for a name that a study cannot have, for that of an installed module, which
+    the script would hide from all that import it, and for a file that exists.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,99}", name):
         raise ValueError(f"the name of a study must match [a-z][a-z0-9_]*, but got ({shown(name)})")
     folder = Path("studies") if scripts(Path()) else Path()
     path = folder / f"{name}.py"
+    if name in {*sys.stdlib_module_names, *packages_distributions()}:
+        raise ValueError(
+            f"the name of a study must not be that of an installed module, but got ({name})"
+        )
     text, arms = KINDS[kind]
     content = text.format(name=name, file=path, base=BASE + (ARMS % arms if arms else "")) + END
     try:

@@ -86,9 +86,9 @@ def add_scripts(parsers: Any) -> None:
         help="run a study: a script, or a name from this folder or of a shipped study",
         usage="%(prog)s [-h] [STUDY [OPTION ...]]",
         description=(
-            "Trains what is missing and draws the report. A name is looked up in studies/ of the "
-            "current folder, then among the studies that vitscale ships; without a name, all are "
-            "listed. `vitscale run STUDY --help` lists the options of a study."
+            "Trains what is missing and draws the report. A name is looked up in the current "
+            "folder and its studies/, then among the studies that vitscale ships; without a name, "
+            "all are listed. `vitscale run STUDY --help` lists the options of a study."
         ),
     )
     run.add_argument("study", metavar="STUDY", nargs="?", help="lr_wd_edf, or studies/mine.py")

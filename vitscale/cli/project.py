@@ -55,15 +55,16 @@ def scripts(root: Path) -> dict[str, Path]:
 def find_script(study: str) -> Path | None:
     """The script at a path that ends in .py, or of a study's name; None for an unknown name.
 
-    Names are looked up in the current folder first, then among the shipped studies. Raises
-    ValueError if there is no file at the path.
+    Names are looked up in studies/ of the current folder, in the folder itself, and then among the
+    shipped studies. Raises ValueError if there is no file at the path.
     """
     if study.endswith(".py"):
         if not Path(study).is_file():
             raise ValueError(f"the study script must exist, but got ({study!r})")
         return Path(study)
-    own = scripts(Path())
-    return own[study] if study in own else scripts(SHIPPED).get(study)
+    here = Path(f"{study}.py")
+    beside = {study: here} if here.name == str(here) and here.is_file() else {}
+    return {**scripts(SHIPPED), **beside, **scripts(Path())}.get(study)
 
 
 def root_of(script: Path) -> Path:

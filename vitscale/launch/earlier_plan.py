@@ -44,8 +44,12 @@ def once_planned(plan: Mapping[str, Any]) -> list[str]:
 
 
 def changed_parts(plan: Mapping[str, Any], study: Study) -> list[str]:
-    """A line for each part whose source is another one than in the last plan."""
+    """A line for each part whose source is another one than in the last plan.
+
+    Trials of any earlier plan are not new: an edit may have been undone.
+    """
     before: dict[str, set[str]] = {}
+    planned = set(once_planned(plan))
     try:
         configs = [entry["config"] for entry in entries({"trials": (), **plan})]
         for value in (fields.get(field) for fields in configs for field in PARTS):
@@ -57,8 +61,11 @@ def changed_parts(plan: Mapping[str, Any], study: Study) -> list[str]:
     for trial in study.trained:
         for part in set(parts_of(trial.config).values()):
             if part not in before.get(name_of(part), {part}):
-                new[name_of(part)] += 1
-    return [f"{name} has changed: {num} new trial{'s' * (num > 1)}" for name, num in new.items()]
+                new[name_of(part)] += trial.config.id not in planned
+    return [
+        f"{name} has changed: {num or 'no'} new trial{'s' * (num != 1)}"
+        for name, num in new.items()
+    ]
 
 
 def renamed(plan: Mapping[str, Any], study: Study) -> set[str]:

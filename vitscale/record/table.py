@@ -14,6 +14,7 @@ import pandas as pd
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.laws import FREE
 from vitscale.plan.metrics import ERROR, Column, evaluation_columns
+from vitscale.plan.parts import parts_of
 from vitscale.plan.study import Study
 from vitscale.plan.trial import Trial
 from vitscale.record.index import Index
@@ -190,8 +191,11 @@ def with_fields(study: Study, rows: pd.DataFrame, trials: pd.DataFrame) -> Itera
 
 def axes_of(study: Study) -> list[str]:
     """The fields of the configs, and the arguments of their parts."""
-    configs = {trial.config.own: trial.config for trial in reversed(study.trials)}.values()
-    return list(dict.fromkeys(name for config in configs for name in config.axes()))
+    configs = {  # a training of each choice of parts: the same text may be that of other arguments
+        (trial.config.own, *parts_of(trial.config).values()): trial.config
+        for trial in reversed(study.trials)
+    }
+    return list(dict.fromkeys(name for config in configs.values() for name in config.axes()))
 
 
 def outcomes(study: Study, read: Mapping[str, Outcome]) -> pd.DataFrame:

@@ -79,7 +79,10 @@ def try_out(config: TrainConfig) -> bool:
             raise ValueError(
                 f"a part must train, but got ({field}={given[field]}): {reason_of(error)}"
             ) from error
-        if not all(torch.equal(whole[name], resumed[name]) for name in whole):
+        # NaN continues as NaN: a training that diverges is a result
+        if not all(
+            torch.equal(whole[name].nan_to_num(), resumed[name].nan_to_num()) for name in whole
+        ):
             raise ValueError(
                 "a part must continue from a saved state by the bit, all of which is in its "
                 f"state_dict, but got ({field}={given[field]}: other weights after {STEPS} steps)"
