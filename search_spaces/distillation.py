@@ -6,26 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
+from search_spaces.lineage import BEST, REGNETS, Cell, Fields, tuned
 from search_spaces.recipes import DEIT
-from search_spaces.resolutions import AT_384, OF_384, at_384
-from search_spaces.touvron_thesis import OF_VIT
+from search_spaces.resolutions import OF_384, at_384
 from search_spaces.vit import SHAPES
 from vitscale.catalog.tables import printed_errors
 
 WAYS = ("soft", "hard", "token")
-Fields = dict[str, Any]
 Errors = dict[str, float]  # arm -> error in percent
-
-
-class Cell(NamedTuple):
-    """The fields of an arm, and the arms whose runs with the same seed teach it, or begin it."""
-
-    fields: Fields
-    teacher: str = ""
-    model: str = ""  # a line of a figure; "": the name of the arm
-    start: str = ""  # the arm that is fine-tuned with these fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,16 +43,6 @@ def _deit(size: str, **fields: Any) -> Fields:
     return {**SHAPES[size], **DEIT.fields, "more_evals": "v2,real", **fields}
 
 
-def _regnety(name: str) -> Fields:
-    """timm's model "with the same data and same data-augmentation as DeiT", here with its whole
-    recipe. Unstated: BatchNorm's statistics are those of 256 images, a GPU of four.
-    """
-    recipe = {key: value for key, value in DEIT.fields.items() if key not in OF_VIT}
-    return {**recipe, "model": f"timm:{name}", "norm_batch": 256, "more_evals": "v2,real"}
-
-
-BEST = "RegNetY-16GF"  # "the default teacher"
-CONVNETS = {f"RegNetY-{gf}GF": f"regnety_{gf:02}0" for gf in (4, 8, 12, 16)}
 SIZES = ("DeiT-Ti", "DeiT-S", "DeiT-B")
 # Figure 3.2 is not in our copy of the text, which names 300, 400 and 1,000 epochs; 600 is ours.
 LONGER = (400, 600, 1000)
@@ -72,13 +52,13 @@ def _at(name: str, epochs: int) -> str:
     return name if epochs == DEIT.fields["epochs"] else f"{name}, {epochs} epochs"
 
 
-CELLS: dict[str, Cell] = {name: Cell(_regnety(model)) for name, model in CONVNETS.items()}
+CELLS = {name: Cell(fields) for name, fields in REGNETS.items()}
 for _name in SIZES:
     _size = _name.removeprefix("DeiT-")
     CELLS[_name] = Cell(_deit(_size))
     CELLS |= {f"{_name} {way}": Cell(_deit(_size, distill=way), BEST) for way in WAYS}
 _OTHERS = {
-    teacher: f"DeiT-B token of {teacher}" for teacher in ("DeiT-B", *CONVNETS) if teacher != BEST
+    teacher: f"DeiT-B token of {teacher}" for teacher in ("DeiT-B", *REGNETS) if teacher != BEST
 }
 CELLS |= {name: Cell(_deit("B", distill="token"), teacher) for teacher, name in _OTHERS.items()}
 for _epochs in LONGER:
@@ -86,11 +66,8 @@ for _epochs in LONGER:
     CELLS[_at("DeiT-B token", _epochs)] = Cell(
         _deit("B", epochs=_epochs, distill="token"), BEST, "DeiT-B token"
     )
-_TUNED = ("DeiT-B", *CONVNETS, "DeiT-B soft", "DeiT-B hard", "DeiT-B token", *_OTHERS.values())
-CELLS |= {
-    at_384(name): Cell(AT_384, cell.teacher and at_384(cell.teacher), start=name)
-    for name, cell in {name: CELLS[name] for name in _TUNED}.items()
-}
+_TUNED = ("DeiT-B", *REGNETS, "DeiT-B soft", "DeiT-B hard", "DeiT-B token", *_OTHERS.values())
+CELLS |= tuned(CELLS, _TUNED)
 
 # ---- what the thesis prints
 
@@ -180,7 +157,7 @@ _ERRORS_3_3 = {
     **{at_384(arm): e for arm, e in _of_table_3_3("DeiT-B", "b_384_top1_pct").items()},
 }
 _TOKEN_OF = {**_OTHERS, BEST: "DeiT-B token"}  # teacher -> student
-_3_2 = (*CONVNETS, "DeiT-B", *_TOKEN_OF.values(), *map(at_384, _TOKEN_OF.values()))
+_3_2 = (*REGNETS, "DeiT-B", *_TOKEN_OF.values(), *map(at_384, _TOKEN_OF.values()))
 _EPOCHS = (300, *LONGER)
 _LENGTHS = tuple(_at(name, epochs) for name in ("DeiT-B", "DeiT-B token") for epochs in _EPOCHS)
 ITEMS = {
@@ -201,8 +178,8 @@ ITEMS = {
     "thesis_3_2": _item(
         _3_2,
         (
-            *((_TOKEN_OF[name], _TOKEN_OF["DeiT-B"]) for name in CONVNETS),
-            *((at_384(_TOKEN_OF[name]), at_384(_TOKEN_OF["DeiT-B"])) for name in CONVNETS),
+            *((_TOKEN_OF[name], _TOKEN_OF["DeiT-B"]) for name in REGNETS),
+            *((at_384(_TOKEN_OF[name]), at_384(_TOKEN_OF["DeiT-B"])) for name in REGNETS),
             *((student, teacher) for teacher, student in _TOKEN_OF.items()),
         ),
         source="H. Touvron's thesis, 2022, Tables 3.2 and 3.5",

@@ -6,22 +6,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from search_spaces.recipes import DEIT, Recipe, stated, unstated
+from search_spaces.lineage import BEST, REGNETS, Cell, Fields, regnety, timm, tuned
+from search_spaces.recipes import DEIT, stated, unstated
 from search_spaces.resolutions import OF_384, at_384
 from search_spaces.vit import SHAPES
 from vitscale.catalog.tables import printed_errors
 
-Fields = dict[str, Any]
 Printed = Mapping[str, Mapping[str, float]]  # evaluation set -> arm -> error in percent
 
-TEACHER = "RegNetY-16GF"
 _SETS = {name: f"{name}_top1_pct" for name in ("val", "v2", "real")}
-_OF_VIT = ("dropout", "layerscale", "weight_init")  # without a meaning for models of timm
 _SEEDS = "One run per arm, as in print, shows no difference: --num adds seeds."
 _TEACHING = (
-    f"Distilled models learn from the {TEACHER} of their seed, here with DeiT's recipe: the text "
+    f"Distilled models learn from the {BEST} of their seed, here with DeiT's recipe: the text "
     "has DeiT's data and augmentation (section 3.4.2) and 'a similar optimization procedure' "
     "(Table 3.5). Its drop path and BatchNorm's statistics over 256 images are not stated. "
 )
@@ -29,33 +26,30 @@ _TEACHING = (
 
 @dataclass(frozen=True)
 class Table:
-    """Trainings of tables: arms by name, of which those that distill learn from TEACHER, another
-    arm, those of them that are fine-tuned at 384 pixels, too, and the pairs that are compared.
-    """
+    """Trainings of tables, each an arm, and the pairs that are compared."""
 
     scale: str
     source: str
     question: str
-    arms: Mapping[str, Fields]
+    cells: Mapping[str, Cell]
     pairs: tuple[tuple[str, str], ...]
     printed: Printed
     notes: str
-    tuned: tuple[str, ...] = ()
-
-
-def timm(name: str, recipe: Recipe, **fields: object) -> Fields:
-    """A model of timm with the fields of a recipe that are not of our ViT alone."""
-    kept = {field: value for field, value in recipe.fields.items() if field not in _OF_VIT}
-    return {**kept, "model": f"timm:{name}", "more_evals": "v2,real", **fields}
 
 
 def distilled(name: str) -> str:
     return f"{name} distilled"
 
 
-def taught(arms: Mapping[str, Fields]) -> dict[str, Fields]:
+def taught(arms: Mapping[str, Fields]) -> dict[str, Cell]:
     """The models again; half of their loss is that of the teacher's class."""
-    return {distilled(name): {**fields, "distill": "hard"} for name, fields in arms.items()}
+    return {
+        distilled(name): Cell({**fields, "distill": "hard"}, BEST) for name, fields in arms.items()
+    }
+
+
+def plain(arms: Mapping[str, Fields]) -> dict[str, Cell]:
+    return {name: Cell(fields) for name, fields in arms.items()}
 
 
 def val_errors(name: str, arms: Iterable[str], column: str = "top1_pct") -> dict[str, float]:
@@ -63,12 +57,6 @@ def val_errors(name: str, arms: Iterable[str], column: str = "top1_pct") -> dict
     errors = printed_errors(name, lambda row: row["model"], {"val": column})["val"]
     return {arm: error for arm, error in errors.items() if arm in arms}
 
-
-_OF_A_GPU = 256  # images of BatchNorm's statistics: those of one of four GPUs
-_REGNETS = {  # timm names them in tenths of a GF
-    f"RegNetY-{size}GF": timm(f"regnety_{10 * size:03d}", DEIT, norm_batch=_OF_A_GPU)
-    for size in (4, 8, 16)
-}
 
 # --- CaiT: Tables 3.15, 3.16 and 3.20 -------------------------------------------------------------
 
@@ -107,7 +95,7 @@ def _of_table_3_22(row: Mapping[str, str]) -> str:
 
 
 def _of_cait() -> Printed:
-    val = val_errors("thesis_table4_1", [TEACHER])
+    val = val_errors("thesis_table4_1", [BEST])
     columns: dict[str, Callable[[str], str]] = {
         "top1_pct": str,
         "top1_384_pct": at_384,
@@ -124,16 +112,17 @@ def _of_cait() -> Printed:
     return {**printed_errors("thesis_table3_22", _of_table_3_22, _SETS), "val": val}
 
 
+_CELLS = {
+    BEST: Cell(REGNETS[BEST]),
+    **plain(_CAITS),
+    **taught(_CAITS),
+    _SHORTER: Cell({**_CAITS["CaiT-S-36"], "epochs": 300, "eval_crop_ratio": 0.875}),
+}
 CAIT = Table(
     scale="imagenet",
     source="H. Touvron's thesis, 2022, Table 3.15",
     question="What do depth, width and a teacher bring to CaiT?",
-    arms={
-        TEACHER: _REGNETS[TEACHER],
-        **_CAITS,
-        **taught(_CAITS),
-        _SHORTER: {**_CAITS["CaiT-S-36"], "epochs": 300, "eval_crop_ratio": 0.875},
-    },
+    cells={**_CELLS, **tuned(_CELLS, (BEST, *_CAITS, *map(distilled, _CAITS)))},
     pairs=(
         *((distilled(name), name) for name in _CAITS),
         *((at_384(name), name) for name in _CAITS),
@@ -142,7 +131,6 @@ CAIT = Table(
         ("CaiT-S-48", "CaiT-S-36"),
     ),
     printed=_of_cait(),
-    tuned=(TEACHER, *_CAITS, *map(distilled, _CAITS)),
     notes="XS-36, S-48 and M-24 are no models of timm: they are its models of their width with as "
     f"many blocks. {OF_384}`vitscale evaluate --crop-ratio 0.875` adds the other crop of Table "
     "3.22. " + _TEACHING + _SEEDS,
@@ -170,6 +158,9 @@ _MLPS = {
 }
 
 
+_TEACHERS = {name: REGNETS[name] for name in ("RegNetY-4GF", "RegNetY-8GF", BEST)}
+
+
 def _of_table_4_3(row: Mapping[str, str]) -> str:
     if row["model"] not in _MLPS:
         return ""
@@ -183,10 +174,8 @@ RESMLP = Table(
     scale="imagenet",
     source="H. Touvron's thesis, 2022, Tables 4.1 and 4.3",
     question="How far are MLPs behind transformers and CNNs?",
-    arms={
-        **_REGNETS,
-        "CaiT-XS-24": _CAITS["CaiT-XS-24"],
-        **_MLPS,
+    cells={
+        **plain({**_TEACHERS, "CaiT-XS-24": _CAITS["CaiT-XS-24"], **_MLPS}),
         **taught(_MLPS),
     },
     pairs=(
@@ -198,7 +187,7 @@ RESMLP = Table(
         **_OF_4_3,
         "val": {
             **_OF_4_3["val"],
-            **val_errors("thesis_table4_1", _REGNETS),
+            **val_errors("thesis_table4_1", _TEACHERS),
             "CaiT-XS-24": CAIT.printed["val"]["CaiT-XS-24"],
         },
     },
@@ -223,13 +212,12 @@ SCRATCH = Table(
     scale="cifar",
     source="H. Touvron's thesis, 2022, section 3.4.4",
     question="Can a transformer be trained on CIFAR-10 alone?",
-    arms={
-        TEACHER: timm("regnety_160", _CIFAR, norm_batch=_OF_A_GPU, **_SCRATCH),
-        "DeiT-B": _DEIT_B,
-        distilled("DeiT-B"): {**_DEIT_B, "distill": "token"},
+    cells={
+        **plain({BEST: regnety(16, _CIFAR, **_SCRATCH), "DeiT-B": _DEIT_B}),
+        distilled("DeiT-B"): Cell({**_DEIT_B, "distill": "token"}, BEST),
     },
-    pairs=(("DeiT-B", TEACHER), (distilled("DeiT-B"), "DeiT-B")),
-    printed={"val": val_errors("thesis_cifar10_scratch", (TEACHER, "DeiT-B", distilled("DeiT-B")))},
+    pairs=(("DeiT-B", BEST), (distilled("DeiT-B"), "DeiT-B")),
+    printed={"val": val_errors("thesis_cifar10_scratch", (BEST, "DeiT-B", distilled("DeiT-B")))},
     notes="Images of 32 pixels are resized to 224. The text has up to 7,200 epochs; that each "
     "model has as many is not stated, nor is the warm-up, here of 120. The recipe is otherwise "
     "that of ImageNet, to which the text wants to be as close as possible. The teacher is taken to "

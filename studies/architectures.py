@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 try:
     from search_spaces import cifar, demo, families, fashion
+    from search_spaces.lineage import configs_of
     from search_spaces.recipes import DEIT3
-    from search_spaces.resolutions import AT_384, at_384
     from search_spaces.space import Space
     from search_spaces.vit import SHAPES
     from vitscale import Arm, Study, TrainConfig, Trial, interleaved, main
@@ -134,22 +134,9 @@ SCALES = {
 }
 
 
-def of_arm(table: families.Table, arm: str, seed: int) -> TrainConfig:
-    """The training of an arm; a student learns from the teacher of its seed and resolution."""
-    start = {at_384(name): name for name in table.tuned}.get(arm, "")
-    fields = {**table.arms[start or arm], "seed": seed}
-    if start:
-        fields |= {**AT_384, "init_from": of_arm(table, start, seed).id}
-    if "distill" in fields:
-        teacher = at_384(families.TEACHER) if start else families.TEACHER
-        fields["teacher"] = of_arm(table, teacher, seed).id
-    return TrainConfig(**fields)
-
-
 def of_family(name: str, num: int) -> Study:
-    """Trainings of chapters 3 and 4."""
+    """Trainings of chapters 3 and 4; a student learns from the teacher of its seed."""
     table = families.TABLES[name]
-    arms = (*table.arms, *map(at_384, table.tuned))
     sets = ("sets_regression",) if table.scale == "imagenet" else ()
     return Study(
         kind="repeats",
@@ -158,7 +145,8 @@ def of_family(name: str, num: int) -> Study:
         question=table.question,
         source=table.source,
         trials=interleaved(
-            Trial(Arm(arm), of_arm(table, arm, seed), seed) for arm in arms for seed in range(num)
+            Trial(Arm(arm), config, seed)
+            for (arm, seed), config in configs_of(table.cells, range(num), TrainConfig).items()
         ),
         metric="val_error_pct",
         pairs=table.pairs,

@@ -17,7 +17,8 @@ from typing import Any, Literal
 
 try:
     from search_spaces import cifar, demo
-    from search_spaces.distillation import ITEMS, WAYS, Cell, Item
+    from search_spaces.distillation import ITEMS, WAYS, Item
+    from search_spaces.lineage import Cell, configs_of
     from search_spaces.recipes import DEIT
     from vitscale import Arm, Study, TrainConfig, Trial, interleaved, main
 except ModuleNotFoundError as missing:
@@ -77,16 +78,7 @@ def study(
         )
     values = ITEMS[item] if scale == "imagenet" else SCALES[scale]
     seeds = range(values.first_seed, values.first_seed + (values.num_seeds if num is None else num))
-    configs: dict[tuple[str, int], TrainConfig] = {}
-    for arm, cell in values.cells.items():
-        for seed in seeds:
-            teacher = configs[cell.teacher, seed].id if cell.teacher else ""
-            fields = {**cell.fields, "seed": seed, "teacher": teacher}
-            if cell.start:
-                start = configs[cell.start, seed]
-                configs[arm, seed] = start.replace(**fields, init_from=start.id)
-            else:
-                configs[arm, seed] = TrainConfig(**fields)
+    configs = configs_of(values.cells, seeds, TrainConfig)
     return Study(
         kind="repeats",
         name="distillation" if item == "thesis_3_3" else f"distillation_{item}",

@@ -470,6 +470,14 @@ def test_families_of_the_thesis_have_its_shapes_teachers_and_errors() -> None:
             assert teacher.arm.name == f"RegNetY-16GF{' at 384' * tuned}"
             assert teacher.point == student.point
     cait, mlp, scratch = plans.values()
+    taught = (plan("distillation", "imagenet", item=i) for i in ("thesis_3_2", "thesis_3_3"))
+    shared = {t.config.id for study in taught for t in study.trials if "RegNetY" in t.arm.name}
+    teachers = [
+        t for t in (*cait.trials, *mlp.trials) if t.point == 0 and t.arm.name.startswith("RegNetY")
+    ]
+    assert len(teachers) == 2 + 3 and {t.config.id for t in teachers} - shared == {
+        t.config.id for t in teachers if t.arm.name.endswith(" at 384")
+    }
     of_arm = {trial.arm.name: trial.config for trial in cait.trials}
     with torch.device("meta"):  # not among timm's models, so not in `vitscale complexity`
         params = {
