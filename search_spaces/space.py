@@ -50,3 +50,12 @@ def at_optimum(space: Space, model: str = "ViT_P", optimizer: str = "adamw") -> 
     lr, wd = space.OPTIMA[model, optimizer]
     fields = {**space.RECIPE, **space.HELD_OUT, **space.MODELS[model]}
     return {**fields, "optimizer": optimizer, "lr": lr, "wd": wd}
+
+
+def check_item(item: str, own: str, scale: str) -> None:
+    """Raises ValueError for an item of a paper, other than the study's `own`, below imagenet."""
+    if item != own and scale != "imagenet":
+        raise ValueError(
+            f"item == {own!r} unless scale is imagenet must hold, but got (item={item!r}, "
+            f"scale={scale!r})"
+        )

@@ -20,6 +20,7 @@ try:
     from search_spaces.distillation import ITEMS, WAYS, Item
     from search_spaces.lineage import Cell, configs_of
     from search_spaces.recipes import DEIT
+    from search_spaces.space import check_item
     from vitscale import Arm, Study, TrainConfig, Trial, interleaved, main
 except ModuleNotFoundError as missing:
     raise SystemExit(
@@ -71,11 +72,7 @@ def study(
     item: Literal["thesis_3_3", "thesis_3_2", "thesis_figure_3_2"] = "thesis_3_3",
 ) -> Study:
     """`num` seeds per arm; `item`: a table or figure, at imagenet."""
-    if scale != "imagenet" and item != "thesis_3_3":
-        raise ValueError(
-            "item == 'thesis_3_3' unless scale is imagenet must hold, but got "
-            f"(item={item!r}, scale={scale!r})"
-        )
+    check_item(item, "thesis_3_3", scale)
     values = ITEMS[item] if scale == "imagenet" else SCALES[scale]
     seeds = range(values.first_seed, values.first_seed + (values.num_seeds if num is None else num))
     configs = configs_of(values.cells, seeds, TrainConfig)

@@ -23,7 +23,7 @@ try:
     from search_spaces import cifar, demo, fashion
     from search_spaces.recipes import A2_LAYERSCALE
     from search_spaces.resolutions import FINE_TUNING, LR, LR_SGD, TABLES, WD
-    from search_spaces.space import at_optimum
+    from search_spaces.space import at_optimum, check_item
     from search_spaces.vit import SHAPES
     from vitscale import Arm, Study, TrainConfig, Trial, interleaved, main
     from vitscale.catalog.tables import printed_errors
@@ -182,12 +182,8 @@ def study(
 ) -> Study:
     """`num` parents of each model, with other seeds; each has a child of every arm. `item`: another
     table, at imagenet."""
+    check_item(item, "touvron_table5", scale)
     if item in TABLES:
-        if scale != "imagenet":
-            raise ValueError(
-                "item == 'touvron_table5' unless scale is imagenet must hold, but got "
-                f"(item={item!r}, scale={scale!r})"
-            )
         return resolutions(item, 1 if num is None else num)
     values = SCALES[scale]
     first, most = values.seeds[0], len(values.seeds) if num is None else num

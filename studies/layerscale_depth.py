@@ -21,7 +21,7 @@ try:
     from search_spaces import cifar, demo, fashion
     from search_spaces.gains import ADJUSTED, AGAIN, CELLS, ERRORS, KEPT, Cell, Fields, gains, name
     from search_spaces.recipes import DEPTH_BASELINE
-    from search_spaces.space import at_optimum
+    from search_spaces.space import at_optimum, check_item
     from search_spaces.touvron2022 import LAYERSCALE
     from vitscale import Arm, Study, TrainConfig, Trial, interleaved, main, trials
 except ModuleNotFoundError as missing:
@@ -188,12 +188,8 @@ def study(
     item: Literal["gains", "drop_path"] = "gains",
 ) -> Study:
     """`num` seeds for each arm and lr; `item`: drop path by depth, at imagenet."""
+    check_item(item, "gains", scale)
     if item == "drop_path":
-        if scale != "imagenet":
-            raise ValueError(
-                "item == 'gains' unless scale is imagenet must hold, but got "
-                f"(item={item!r}, scale={scale!r})"
-            )
         return by_drop_path(1 if num is None else num)
     values = SCALES[scale]
     seeds = [values.first_seed + i for i in range(values.num_seeds if num is None else num)]

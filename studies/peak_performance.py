@@ -17,7 +17,7 @@ from typing import Any, Literal
 try:
     from search_spaces import cifar, demo, xiao2021
     from search_spaces.recipes import XIAO2021_PEAK_36GF, XIAO2021_PEAK_CNN, XIAO2021_PEAK_VIT
-    from search_spaces.space import Space
+    from search_spaces.space import Space, check_item
     from vitscale import Arm, Study, TrainConfig, main, trials
     from vitscale.catalog.tables import table_rows
 except ModuleNotFoundError as missing:
@@ -195,14 +195,9 @@ def study(
     item: Literal["table_2", "figure_11"] = "table_2",
 ) -> Study:
     """`num` seeds per arm, which no search has used; `item`: another set, at imagenet."""
-    values, on_v2 = SCALES[scale], item == "figure_11"
-    if on_v2:
-        if scale != "imagenet":
-            raise ValueError(
-                "item == 'table_2' unless scale is imagenet must hold, but got "
-                f"(item={item!r}, scale={scale!r})"
-            )
-        values = figure_11(values)
+    check_item(item, "table_2", scale)
+    on_v2 = item == "figure_11"
+    values = figure_11(SCALES[scale]) if on_v2 else SCALES[scale]
     num = values.num_seeds if num is None else num
     return Study(
         kind="repeats",

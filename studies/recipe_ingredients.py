@@ -22,7 +22,7 @@ from typing import Literal
 try:
     from search_spaces import cifar, demo
     from search_spaces.ingredients import ARMS, ITEMS, TABLES
-    from search_spaces.space import Space, at_optimum
+    from search_spaces.space import Space, at_optimum, check_item
     from vitscale import Arm, Study, TrainConfig, main, trials
 except ModuleNotFoundError as missing:
     raise SystemExit(
@@ -170,8 +170,7 @@ def study(
     """`num` seeds for each arm; at imagenet the arms of all tables, or of one item."""
     if scale == "imagenet":
         return printed(item, 1 if num is None else num)
-    if item != "all":
-        raise ValueError(f"item must be all unless the scale is imagenet, but got (item={item!r})")
+    check_item(item, "all", scale)
     values = SCALES[scale]
     num = values.num_seeds if num is None else num
     return Study(

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 try:
     from search_spaces import cifar, demo, touvron2022, xiao2021
+    from search_spaces.space import check_item
     from search_spaces.stems import ITEMS, Draws, Scale, against
     from vitscale import Arm, Study, TrainConfig, Trial, interleaved, main, sample, trials
 except ModuleNotFoundError as missing:
@@ -88,11 +89,7 @@ def study(
 ) -> Study:
     """`num` seeds per arm, or draws; `item`: what a paper prints, at imagenet."""
     name = "stems" if item == "touvron_table7" else f"stems_{item}"
-    if name != "stems" and scale != "imagenet":
-        raise ValueError(
-            "item == 'touvron_table7' unless scale is imagenet must hold, but got "
-            f"(item={item!r}, scale={scale!r})"
-        )
+    check_item(item, "touvron_table7", scale)
     values = ITEMS.get(item, SCALES[scale])
     make = distribution(values, num) if isinstance(values, Draws) else repeats(values, num)
     return Study(name=name, scale=scale, **make)
