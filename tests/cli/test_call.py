@@ -159,12 +159,12 @@ def text_of(outputs: list[Any]) -> str:
     [
         ({"stor": "x"}, r"among \(num, plan, .*but got \(stor='x'\); did you mean 'store'\?$"),
         ({"sampler": "tpe"}, r"an option of run must be among .*\(sampler='tpe'\)"),
-        ({"cpus_per_trial": "x"}, "argument --cpus-per-trial: invalid float value: 'x'"),
+        ({"cpus_per_trial": "x"}, "argument cpus_per_trial: invalid float value: 'x'"),
         ({"compiled": 1}, r"compiled must be of type bool, but got \(compiled=1\)"),
         ({"max_concurrent": -1}, "max_concurrent >= 0 must hold"),
         ({"num": 3, "final_num": 2}, r"the trials of a study must be among those of its final"),
         ({"report": True}, "a report must have at least one done trial"),
-        ({"throughput": 5.0}, "--throughput must come with --plan"),
+        ({"throughput": 5.0}, "throughput must come with plan"),
     ],
 )
 def test_bad_options_are_refused_in_one_line_and_nothing_is_made(

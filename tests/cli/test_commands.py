@@ -970,6 +970,10 @@ BAD_COMMANDS = [
         "an arm must be of tiny-demo, but got ('x'; there are: patchify, conv",
     ),
     (
+        ["compare", "tiny-demo:patchfy", "tiny-demo"],
+        "broken); did you mean 'patchify'?",
+    ),
+    (
         ["compare", "tiny-demo:", "tiny-demo"],
         "an arm must be of tiny-demo, but got (''; there are:",
     ),

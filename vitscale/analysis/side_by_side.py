@@ -28,6 +28,7 @@ from vitscale.catalog.datasets import DATASETS, original
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.fields import DEFAULTS
 from vitscale.plan.metrics import Metric
+from vitscale.plan.spelling import did_you_mean
 from vitscale.plan.study import Study
 
 Estimate = tuple[float, float, float]  # estimate, low, high
@@ -90,7 +91,8 @@ def _arms(study: Study, arm: str | None) -> tuple[str, ...]:
         return tuple(study.arms)
     if arm not in study.arms:
         raise ValueError(
-            f"an arm must be of {study.slug}, but got ({arm!r}; there are: {', '.join(study.arms)})"
+            f"an arm must be of {study.slug}, but got ({arm!r}; there are: "
+            f"{', '.join(study.arms)}){did_you_mean(arm, study.arms)}"
         )
     return (arm,)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
@@ -53,9 +54,13 @@ def run(study: Study | Search | StudyFunction, **options: Any) -> StudyResults:
     with keep_handlers(), without_backend():
         parser = _Parser(prog="run", add_help=False)
         add_options(parser, make)
-        chosen = parser.parse_args(list(_arguments(parser, options)))
-        with store_of_winners(chosen.store):
-            status, made, store = perform(make, chosen, goes_on=True)
+        try:
+            chosen = parser.parse_args(list(_arguments(parser, options)))
+            with store_of_winners(chosen.store):
+                status, made, store = perform(make, chosen, goes_on=True)
+        except ValueError as error:
+            error.args = (_with_names(parser, str(error)),)
+            raise
     if status == EXIT_INTERRUPTED:
         raise KeyboardInterrupt(f"the same call resumes, and load({made.slug!r}) has what is there")
     return StudyResults(results_of(_known_trials(made, store, chosen.plan), store), store)
@@ -100,6 +105,12 @@ def _arguments(parser: argparse.ArgumentParser, options: Mapping[str, Any]) -> I
                 yield from (f"{option}={x}" for x in several)
         else:
             yield f"{option}={os.fspath(value) if isinstance(value, os.PathLike) else value}"
+
+
+def _with_names(parser: argparse.ArgumentParser, text: str) -> str:
+    """A message with the options as this function takes them: `data_root` for `--data-root`."""
+    names = {option: action.dest for action in parser._actions for option in action.option_strings}
+    return re.sub(r"--[a-z][a-z-]*", lambda match: names.get(match[0], match[0]), text)
 
 
 def _known_trials(made: Study | Search, store: Store, is_plan: bool) -> Study:
