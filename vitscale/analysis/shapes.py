@@ -185,15 +185,17 @@ def _grid(study: Study) -> str:
 def caveats(results: Results) -> list[str]:
     """What a reader must know before believing a number, a sentence each."""
     label = metric_label(results.study)
-    shown, grid = " and ".join(reported(results.study)), _grid(results.study)
+    sets, grid = reported(results.study), _grid(results.study)
+    shown, has, on = " and ".join(sets), "has", " of the last epoch on the split"
+    if len(sets) > 1:
+        has, on = "have", f", and the same on the other sets,{on}s"
     sentences = [
-        f"Reported is {label}, and the same on the other sets, of the last epoch on the splits: "
-        f"{shown}. No epoch is selected.",
+        f"Reported is {label}{on}: {shown}. No epoch is selected.",
         (
             f"An arm is one {'setting' if noun(results.study) == 'arm' else 'shape'} at {grid}. It "
             f"is shown at the lr with the lowest mean on {CHOOSES} over the runs that finished, "
             "the smaller of equal ones, among the lr at which at least half of the runs did. "
-            f"{shown} have no part in that choice."
+            f"{shown} {has} no part in that choice."
         ),
         (
             "Means and differences are over the runs at that lr that finished, so they are "
