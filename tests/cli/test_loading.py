@@ -99,7 +99,7 @@ def test_refusals_name_what_there_is(store: Store, monkeypatch: pytest.MonkeyPat
         vitscale.load(SLUG).table("edf")
     with refusing("'edf'"):
         vitscale.load(SLUG).tables["edf"]
-    with refusing("runs/nothing"):
+    with refusing("runs/nothing", "name another store with store or VITSCALE_STORE"):
         vitscale.load(SLUG, store.root / "nothing")
     assert not (store.root / "nothing").exists()
 

@@ -159,7 +159,7 @@ def load(study: str, store: str | os.PathLike[str] = "") -> StudyResults:
     ValueError for an unknown study or store, or a kind that only its script defines, and Damaged, a
     ValueError, for an unreadable plan.
     """
-    place = existing(os.fspath(store))
+    place = existing(os.fspath(store), option="store")
     return StudyResults(results_of(read_plan(place, study), place), place)
 
 

@@ -41,13 +41,15 @@ def add_trust(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def existing(root: str, hint: str = "") -> Store:
-    """An existing store; creates nothing. Raises ValueError if no study was started in it."""
+def existing(root: str, hint: str = "", option: str = "--store") -> Store:
+    """An existing store; creates nothing. Raises ValueError if no study was started in it, which
+    names the option that chooses another.
+    """
     store = Store.at(root)
     if not store.slugs():
         raise ValueError(
             f"a study must be in the store, but got none (store={str(store.root)!r}); name "
-            f"another store with --store or VITSCALE_STORE{hint}"
+            f"another store with {option} or VITSCALE_STORE{hint}"
         )
     return store
 
