@@ -9,7 +9,7 @@ lies. The good value is that of both models, and the trials with AdamW and SGD a
 lr_wd_edf.py; on Fashion-MNIST each model has its own.
 
     python studies/optimizers.py  # 180 trials on digits, of which 72 are those of `make demo`
-    python studies/optimizers.py --scale fashion  # 200 trials on Fashion-MNIST: 5 hours of 2 cores
+    python studies/optimizers.py --scale fashion  # 200 trials on Fashion-MNIST: 4 hours of 2 cores
     python studies/optimizers.py --scale cifar --plan  # 400 trials on CIFAR-10, for a GPU
 """
 

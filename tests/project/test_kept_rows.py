@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import re
 import tarfile
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 from conftest import ROOT, load_script
-from golden.capture import results_of
+from golden.capture import load, results_of
 
 from vitscale.analysis.kinds import kind_of
 from vitscale.analysis.report.report import caveats, headline
@@ -54,3 +55,24 @@ def test_the_page_of_layerscale_depth_has_the_numbers_of_its_rows(tmp_path: Path
     )
     assert len(numbers) == 12 and not [number for number in numbers if number not in page]
     assert "val has no part in that choice" in " ".join(caveats(results))
+
+
+@pytest.mark.parametrize("scale", ["demo", "fashion"])
+def test_the_page_of_optimizers_has_the_numbers_of_its_rows(scale: str, tmp_path: Path) -> None:
+    slug = f"optimizers-{scale}"
+    results = results_of(*(load(slug)[:2] if scale == "demo" else unpacked(slug, tmp_path)))
+    sections = (PAGES / "optimizers.md").read_text().partition("## At scale fashion")[::2]
+    tuned = {trial.arm.name: trial.config for trial in results.study.trials if trial.point is None}
+    summary = results.once(kind_of(results.study).tables["edf_summary"])
+    assert len(summary) == 10
+    for row in summary.itertuples():
+        (line,) = re.findall(rf"\| {row.arm} \|(.+ \(.+)", sections[scale == "fashion"])
+        winner = tuned[row.arm]
+        values = [winner.lr, winner.wd, row.reference, row.reference_sd]
+        values += [row.median, row.median_low, row.median_high, row.num_beyond]
+        values += [row.area, row.area_low, row.area_high]
+        printed = [Decimal(number) for number in re.findall(r"\d[\d.]*(?:e-\d)?", line)]
+        assert len(printed) == len(values)
+        for number, value in zip(printed, values, strict=True):
+            digit = 10.0 ** int(number.as_tuple().exponent)  # the last one printed
+            assert abs(float(number) - value) <= 0.501 * digit, (row.arm, number, value)
