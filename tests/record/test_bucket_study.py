@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
-from conftest import TINY, Script, kill_family, load_script
+from conftest import TINY, Driver, Script, kill_family, load_script, wait_for
 from support.buckets import SCHEME, SECRET, wait_for_checkpoint
 from support.faulty_proxy import Proxy
 from support.mlflow_runs import runs_of
@@ -42,6 +45,26 @@ def run_elsewhere(
         text=True,
         timeout=600,
     )
+
+
+def stop_outside_of_writing(process: Driver, database: Path) -> None:
+    """SIGSTOP at an instant at which the process holds no lock of MLflow's SQLite database.
+
+    A lock that it holds keeps every other writer out until SIGCONT.
+    """
+
+    def has_stopped_without_a_lock() -> bool:
+        process.send_signal(signal.SIGSTOP)
+        wait_for(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED, 10, "T")
+        with contextlib.closing(sqlite3.connect(database, timeout=0.5)) as writer:
+            try:
+                writer.execute("BEGIN EXCLUSIVE")
+            except sqlite3.OperationalError:
+                process.send_signal(signal.SIGCONT)
+                return False
+        return True
+
+    wait_for(has_stopped_without_a_lock, 60, "a driver that holds no lock of MLflow's database")
 
 
 @pytest.mark.timeout(900)
@@ -100,7 +123,7 @@ def test_a_driver_that_comes_back_after_another_has_taken_over_writes_nothing(
     arguments = (*ARGUMENTS, "--store", url)
     first = script.start(*arguments, VITSCALE_LEASE_S="3")
     wait_for_checkpoint(store, script, first)
-    first.send_signal(signal.SIGSTOP)
+    stop_outside_of_writing(first, tmp_path / "mlflow.db")
     second = run_elsewhere(script, arguments, lease_s=3)
     assert second.returncode == 0, second.stdout + second.stderr
     assert "attempt 2" in second.stdout
