@@ -110,7 +110,10 @@ def test_a_notebook_runs_a_study_is_interrupted_and_goes_on(
     assert "the same call resumes, and load('of_a_notebook-digits') has" in stopped[-1]["evalue"]
     said = text_of(stopped)
     assert "6 trials, 2 done, 4 to do" in said and "2 finished, 0 diverged" in said
-    assert "a study that will grow must say so before its first report, by --final-num N" in said
+    assert (
+        "a study that will grow must say so before its first report, by final_num=N or 'open'"
+        in said
+    )
     assert "the same command resumes: run(study, num=3, max_concurrent=2)  # in Python" in said
     (bar,) = [output for output in stopped if output["output_type"] == "display_data"]
     assert "2/6 done" in bar["data"]["text/plain"] and "waiting for other-demo" in str(bar), bar

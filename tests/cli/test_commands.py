@@ -516,6 +516,7 @@ def test_bash_completes_commands_options_and_studies(tmp_path: Path) -> None:
     tool = f"{sys.executable} -m vitscale"
     asked = {"sta": "status", "report --fo": "--format", "report ti": "tiny-demo"}
     asked |= {"new mine --kind re": "repeats", "run lr": "lr_wd_edf", "run ti": ""}
+    asked |= {"plan lr_w": "lr_wd_edf", "run lr_wd_edf --final": "--final-num"}
     lines = [f'eval "$({tool} completion bash)"']
     for typed in asked:
         words = typed.split()

@@ -149,8 +149,7 @@ def sentences(results: Results, uncorrected: str = "") -> list[str]:
             "been chosen by their results, so their corrected p is 1.",
             *later,
         ]
-    is_plain = looks.rule == "fixed" and looks.budget == ALPHA
-    if is_plain or not any(num for num, _ in results.tests.values()):
+    if looks.is_plain or not any(num for num, _ in results.tests.values()):
         return later
     intervals = "Intervals and bands are for n fixed beforehand" + (
         ", but those named anytime." if looks.number > 1 else "."

@@ -41,7 +41,7 @@ def read_result(root: str, slug: str) -> tuple[Study, dict[str, Any]]:
     from vitscale.launch.optuna_search import check_ended
     from vitscale.record.table import outcomes, read_trials
 
-    store = existing(root)
+    store = existing(root, option="store, --store")
     study = read_plan(store, slug)
     check_ended(study, store)
     return study, search_result(Results(study, outcomes(study, read_trials(study, store))))

@@ -277,12 +277,12 @@ def _check_known_study(study: str, arguments: Sequence[str]) -> None:
     parser = Parser(add_help=False)
     add_store(parser)
     root = parser.parse_known_args(arguments)[0].store
-    hint = f"; this folder has no studies/{study}.py either"
-    store = existing(root, hint)
+    hint, names = f"; this folder has no studies/{study}.py either", [row[0] for row in listing()]
+    store = existing(root, f"{hint}{did_you_mean(study, names)}")
     if study not in store.slugs():
         raise ValueError(
             f"a study must be in the store, but got ({shown(study)}; the store has: "
-            f"{', '.join(store.slugs())}){hint}{did_you_mean(study, store.slugs())}"
+            f"{', '.join(store.slugs())}){hint}{did_you_mean(study, [*store.slugs(), *names])}"
         )
 
 
@@ -554,13 +554,19 @@ def prepare(options: argparse.Namespace) -> None:
             bar.update(tasks[split], completed=done)
 
         folder = stage.prepare(request, options.num_workers, show)
-    for split, facts in read_manifest(folder)["splits"].items():
+    splits = read_manifest(folder)["splits"]
+    for split, facts in splits.items():
         print(
             f"{folder} {split}: {facts['num_images']} images, {len(facts['skipped'])} skipped "
             "as unreadable"
         )
         for reason, (num, first) in facts["left_out"].items():
             print(f"  {num} left out: {reason}, first {first!r}")
+    if lacking := {"train", "val"} - splits.keys():
+        print(
+            f"{folder} has no {' and no '.join(sorted(lacking))}, which every study reads: its "
+            "source must have both, or class folders alone, of which --val-fraction 0.2 makes both"
+        )
     _print_facts(folder)
 
 

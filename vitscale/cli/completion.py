@@ -6,6 +6,7 @@ import argparse
 import shlex
 
 from vitscale.cli.project import SHIPPED, scripts
+from vitscale.cli.script import Parser, add_own_options
 
 OF_STORE = ("plan", "report", "adopt", "compare", "sync", "evaluate", "show")
 
@@ -42,7 +43,11 @@ def script(shell: str, parser: argparse.ArgumentParser) -> str:
         + [str(word) for action in subparser._actions for word in action.choices or ()]
         for name, subparser in parsers.choices.items()
     }
-    words["run"] += scripts(SHIPPED)
+    studies = Parser()
+    add_own_options(studies)
+    options = [word for word in studies._option_string_actions if word.startswith("--")]
+    for name in ("run", "plan"):  # --scale and --num are parameters of most studies
+        words[name] += [*scripts(SHIPPED), *sorted({*options, "--scale", "--num"} - {*words[name]})]
     if shell == "fish":
         helps = {action.dest: action.help or "" for action in parsers._choices_actions}
         lines = []

@@ -240,7 +240,7 @@ def add_options(parser: Parser, make_study: StudyFunction) -> None:
     for name in ADAPTIVE:
         if name not in types:
             parser.add_argument(f"--{name}", nargs="?", const=True, help=argparse.SUPPRESS)
-    _add_own_options(parser)
+    add_own_options(parser)
 
 
 def _kind(name: str, annotated: Any, default: object) -> tuple[type, tuple[Any, ...] | None]:
@@ -299,7 +299,8 @@ def _reader(name: str, kind: type) -> Callable[[str], Any]:
     return read
 
 
-def _add_own_options(parser: Parser) -> None:
+def add_own_options(parser: Parser) -> None:
+    """Adds the options that all studies have."""
     parser.add_argument(
         "--plan",
         action="store_true",
@@ -452,20 +453,25 @@ def add_published(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _check_search_options(make_study: StudyFunction, options: argparse.Namespace) -> None:
-    """Raises ValueError for options of a search on a study that is not a search."""
-    given = [
-        name
-        for name in ADAPTIVE
-        if name not in get_type_hints(make_study) and getattr(options, name)
-    ]
-    if given:
+def _with_search_options(
+    made: Study | Search, make_study: StudyFunction, options: argparse.Namespace
+) -> Study | Search:
+    """A search with --sampler and --asha where its function has no such parameters.
+
+    Raises ValueError for such an option of a study that is not a search.
+    """
+    types = get_type_hints(make_study)
+    given = {name: getattr(options, name) for name in ADAPTIVE if name not in types}
+    given = {name: value for name, value in given.items() if value}
+    if isinstance(made, Study) and given:
+        name, value = next(iter(given.items()))
         raise ValueError(
             "the trials of a study must be fixed beforehand and trained to the end, but got "
-            f"({given[0]}={getattr(options, given[0])}): adaptive samples are biased toward low "
+            f"({name}={value}): adaptive samples are biased toward low "
             "error, and intermediate rank does not predict final rank (Touvron 2022, thesis, "
             "Figure 6.10), so shares over them are invalid; studies/tune_lr_wd.py is a search"
         )
+    return replace(made, **given) if given else made
 
 
 def perform(
@@ -477,12 +483,12 @@ def perform(
     mistakes that can be detected before anything is trained.
     """
     chosen = {name: getattr(options, name) for name in inspect.signature(make_study).parameters}
-    _check_search_options(make_study, options)
     made = make_study(**chosen)
     if not isinstance(made, Study | Search):
         raise ValueError(
             f"the function of a study must return a Study or a Search, but got ({shown(made)})"
         )
+    made = _with_search_options(made, make_study, options)
     if isinstance(made, Search):
         return _perform_search(made, options, goes_on), made, Store.at(options.store)
     check_known_names(made)
@@ -507,10 +513,12 @@ def perform(
         return report_only(study, store), study, store
     check_installed("torch", "ray", "mlflow")
     hint = ""
-    if "num" in chosen and not ledger.final and not ledger.looks and _tests_something(study):
+    if not ledger.final and not ledger.looks and _tests_something(study):
+        ways = ["N"] * ("num" in chosen) + [repr(OPEN) if goes_on else OPEN]
         hint = (
-            f"a study that will grow must say so before its first report, by --final-num N or "
-            f"{OPEN}: else this plan's report spends all that it may claim"
+            "a study that will grow must say so before its first report, by "
+            f"{'final_num=' if goes_on else '--final-num '}{' or '.join(ways)}: "
+            "else this plan's report spends all that it may claim"
         )
     retrain = options.retrain_other_code
     return run(study, store, resources, Display, retrain, final, goes_on, hint), study, store
@@ -526,13 +534,13 @@ def _final_size(
     """The size that --final-num declares. Raises ValueError if the study cannot grow to it."""
     if num is None:
         return None
-    if "num" not in chosen:
-        raise ValueError(
-            "--final-num must come with a study that has --num, but got "
-            f"({FinalSize(num, {}).option})"
-        )
     if num == 0:
         return FinalSize(0, {})
+    if "num" not in chosen:
+        raise ValueError(
+            f"--final-num N must come with a function of a study that has the parameter num, but "
+            f"got one without ({FinalSize(num, {}).option}); --final-num {OPEN} needs none"
+        )
     final = make_study(**{**chosen, "num": num})
     assert isinstance(final, Study)
     ids = {trial.config.id for trial in final.trials}

@@ -377,21 +377,21 @@ def _part_laws(c: Fields) -> list[Law]:
     ]
     parts = parts_of(c)
     if "model" in parts:
-        laws += [
-            (
-                f"{name} == {DEFAULTS[name]!r} unless the model takes it",
-                getattr(c, name) == DEFAULTS[name] or takes("model", c.model, name),
-                f"model {name}",
-            )
+        # in one line, since a base with a shape of ViT has several
+        given = [
+            name
             for name in (*VIT_ONLY, "drop_path")
+            if getattr(c, name) != DEFAULTS[name] and not takes("model", c.model, name)
         ]
-        laws.append(
+        defaults = ", ".join(f"{name} == {DEFAULTS[name]!r}" for name in given)
+        laws += [
+            (f"{defaults} unless the model takes it", not given, " ".join(("model", *given))),
             (
                 "trainable all and init_head keep with a model that is a part",
                 c.trainable == "all" and c.init_head == "keep",
                 "model trainable init_head",
-            )
-        )
+            ),
+        ]
     if "loss" in parts:
         mixed = bool(c.mixup_alpha or c.cutmix_alpha)
         laws.append(

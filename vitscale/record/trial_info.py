@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from vitscale.plan.parents import AT_END, entries
+from vitscale.plan.spelling import did_you_mean
 from vitscale.record.outcome import DONE, Status
 from vitscale.record.store import Store
 from vitscale.record.study_files import PLAN
@@ -65,7 +66,7 @@ def _by_prefix(store: Store, plans: Plans, prefix: str) -> str:
         matches = f"{len(ids)} trials: {shown}" if ids and prefix else "no trial of the store"
         raise ValueError(
             "a trial must be named by a unique prefix of its id, STUDY:ARM or STUDY:ARM:POINT, "
-            f"but got ({prefix[:100]!r}: {matches})"
+            f"but got ({prefix[:100]!r}: {matches}){did_you_mean(prefix, plans)}"
         )
     return ids[0]
 
@@ -75,13 +76,17 @@ def _by_arm(plans: Plans, name: str) -> list[str]:
     if slug not in plans:
         raise ValueError(
             f"a study must be in the store, but got ({slug!r}; there are: {', '.join(plans)})"
+            f"{did_you_mean(slug, plans)}"
         )
     trials = plans[slug]["trials"]
     arms = dict.fromkeys(str(entry["arm"]) for entry in trials)
     arm, _, point = (rest, "", "") if rest in arms else rest.rpartition(":")
     of_arm = [entry for entry in trials if entry["arm"] == arm]
     if not of_arm:
-        raise ValueError(f"an arm must be among ({', '.join(arms)}), but got ({rest!r})")
+        raise ValueError(
+            f"an arm must be among ({', '.join(arms)}), but got ({rest!r})"
+            f"{did_you_mean(rest, arms)}"
+        )
     names = point_names(of_arm)
     matches = [
         entry["id"] for entry in of_arm if not point or _is_at(entry, names[entry["id"]], point)

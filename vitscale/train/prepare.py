@@ -71,7 +71,7 @@ class Request:
                 f"({self.source}{f': {layout.kind}' if layout else ''})"
             )
         if self.val_fraction is None and self.seed is not None:
-            raise ValueError(f"--seed must be that of --val-fraction, but got (seed={self.seed})")
+            raise ValueError(f"--seed must come with --val-fraction, but got (seed={self.seed})")
         if self.val_fraction is not None and not 0 < self.val_fraction < 1:
             raise ValueError(
                 f"0 < val_fraction < 1 must hold, but got (val_fraction={self.val_fraction})"

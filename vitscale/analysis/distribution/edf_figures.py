@@ -116,7 +116,10 @@ def _edf_figure(results: Results, curves: pd.DataFrame, baseline: str) -> Figure
     if engine := figure.get_layout_engine():
         engine.execute(figure)  # names need the size of their axes
     for ax, (title, arms), without in zip(grid, shown, absolute, strict=False):
-        _name_curves(ax, title, arms, curves, results, baseline, _remark(tests, arms, without))
+        members = panels(results.study)[title]
+        first = members[0] if len(members) > 2 else ""
+        remark = _remark(tests, arms, without, first)
+        _name_curves(ax, title, arms, curves, results, baseline, remark)
     return figure
 
 
@@ -241,21 +244,24 @@ def _tests(results: Results, baseline: str) -> pd.DataFrame:
     return results.once(arm_comparison) if pairs else pd.DataFrame(columns=["a", "b"])
 
 
-def _remark(tests: pd.DataFrame, arms: Sequence[str], absolute: bool) -> str:
+def _remark(tests: pd.DataFrame, arms: Sequence[str], absolute: bool, first: str = "") -> str:
     """What the pair of these arms tests: the difference of areas, or which values are lower."""
     rows = tests[tests["a"].isin(arms) & tests["b"].isin(arms)].to_dict("records")
-    return "\n".join((_lower if absolute else _area)(row) for row in rows)
+    return "\n".join(_lower(row) if absolute else _area(row, first) for row in rows)
 
 
-def _area(row: Any) -> str:
-    """The arm with the larger area first, as in the headline."""
+def _area(row: Any, first: str) -> str:
+    """The arm with the larger area first, as in the headline; where each panel compares an arm with
+    the same `first` one, minus this one in all of them.
+    """
     a, b = row["a"], row["b"]
     point, low, high = interval_of(row, "area_difference")
     if np.isnan(point):
         return ""
-    if point < 0:
+    if a == first if first in (a, b) else point < 0:
         a, b, point, low, high = b, a, -point, -high, -low
-    title = f"{_wrapped(f'area of {a}')}\n{_wrapped(f'− {b}: {fixed(point, 2)}')}"
+    value = fixed(point, 2).replace("-", "−")
+    title = f"{_wrapped(f'area of {a}')}\n{_wrapped(f'− {b}: {value}')}"
     if row["area_method"] == UNTESTED:
         return f"{title}, not tested\nwith < {LEAST_REFERENCES} references"
     interval = f"[{fixed(low, 2)}, {fixed(high, 2)}]".replace("-", "−")
@@ -297,5 +303,8 @@ def _test_note(results: Results, tests: pd.DataFrame, absolute: bool) -> str:
         return ""
     metric = results.metric
     areas = f"Areas: under the curves from 0 to {metric.apart(metric.beyond)}, 1 is all of it. "
-    holm = f"p after Holm's correction for {len(tests)} pairs." if len(tests) > 1 else ""
-    return f"\n{'' if absolute else areas}{holm}".rstrip()
+    pairs = f"p after Holm's correction for {len(tests)} pairs" if len(tests) > 1 else ""
+    if results.looks.is_plain:
+        return f"\n{'' if absolute else areas}{pairs}{'.' * bool(pairs)}".rstrip()
+    looks = f"{pairs or 'p'} and for all looks at the study; intervals are for this look alone."
+    return f"\n{'' if absolute else areas}{looks}"

@@ -69,13 +69,15 @@ def search_history(results: Results) -> Figure:
     highest seed of a point.
     """
     proposals = results.once(search.points)
-    size = search.info(results.study).per_round
+    asked = search.info(results.study)
+    size = 0 if asked.sampler == "random" else asked.per_round
     figure, grid = panel_grid(_by_arm(results.study), height=2.55)
     scale = _ValueAxis(proposals)
     for ax, arm in zip(grid, results.study.arms, strict=True):
         of_arm = proposals[proposals["arm"] == arm]
         scale.apply(ax)
-        ax.axvspan(-0.5, min(size, len(of_arm)) - 0.5, color="#f0f0f0", zorder=0)
+        if size:
+            ax.axvspan(-0.5, min(size, len(of_arm)) - 0.5, color="#f0f0f0", zorder=0)
         _history(ax, of_arm, _seed_ranges(of_arm, results.trials), results.once(_texts))
         ax.set_xlim(-0.7, max(len(of_arm) - 0.3, 1))
         ax.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
@@ -283,7 +285,8 @@ def _label(study: Study, proposals: pd.DataFrame) -> str:
 
 
 def _sentence(study: Study) -> str:
-    return f"A search ({search.procedure(study)}), not a sample of the space."
+    what = "not a sample of the space" if search.is_adaptive(study) else "a random sample"
+    return f"A search ({search.procedure(study)}), {what}."
 
 
 def _marks(proposals: pd.DataFrame) -> str:

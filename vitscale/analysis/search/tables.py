@@ -65,6 +65,11 @@ def procedure(study: Study) -> str:
     return info(study).describe()
 
 
+def is_adaptive(study: Study) -> bool:
+    """True if results decide which points are proposed, or how long they are trained."""
+    return info(study).sampler != "random" or info(study).asha
+
+
 def space_of(study: Study, arm: str) -> Mapping[str, str]:
     """Axis -> its distribution in Optuna's JSON, for an arm."""
     return info(study).spaces.get(arm, {})

@@ -15,6 +15,7 @@ from vitscale.analysis.search.files import files
 from vitscale.analysis.search.tables import (
     STATES,
     WINNER,
+    is_adaptive,
     points,
     procedure,
     spaces,
@@ -84,11 +85,17 @@ def summary(results: Results) -> Summary:
 def design_text(study: Study) -> str:
     """The space, the sampler and the number of points, in sentences."""
     num = len({(trial.arm.name, trial.point) for trial in study.trials})
+    how = (
+        "Points are proposed in rounds, from the results of earlier ones, so they depend on each "
+        "other and are not a sample of the space"
+        if is_adaptive(study)
+        else "Points are a random sample of the space, and the winner is the best of them; a study "
+        "of kind distribution describes such a sample"
+    )
     return (
         f"A search ({procedure(study)}): {len(study.arms)} arms, {num} points, {len(study.trials)} "
-        "trainings so far. Points are proposed in rounds, from the results of earlier ones, so "
-        "they depend on each other and are not a sample of the space: no share, no interval over "
-        "points and no comparison of arms is computed from them."
+        f"trainings so far. {how}: no share, no interval over points and no comparison of arms is "
+        "computed from them."
     )
 
 

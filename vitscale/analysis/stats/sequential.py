@@ -76,6 +76,11 @@ class Looks:
             return "fixed" if self.fractions == (1.0,) else "spending"
         return "fixed" if self.number == 1 else "anytime"
 
+    @property
+    def is_plain(self) -> bool:
+        """True for the only look at a whole study: its p need no correction for looks."""
+        return self.rule == "fixed" and self.budget == ALPHA
+
     def adjusted(
         self, p: Sequence[float] | np.ndarray, kept: Sequence[float] | None = None
     ) -> np.ndarray:
