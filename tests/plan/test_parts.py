@@ -12,6 +12,7 @@ import pytest
 from vitscale import Study, TrainConfig, Trial
 from vitscale.plan import parts
 from vitscale.plan.cost import shape_of
+from vitscale.plan.study import config_of
 from vitscale.record.table import axes_of
 
 TINY = """
@@ -115,6 +116,8 @@ def test_the_arguments_of_all_parts_of_a_study_are_columns(folder: Path) -> None
         ({"model": "tiny:Tiny"}, ["must be installed", "a file is named as tiny.py:Tiny"]),
         ({"model": "tiny.py:Tine"}, ["no Tine in it", "did you mean 'Tiny'"]),
         ({"model": "calls.py:X"}, ["by `import`, which can be read", "line 2", "'tiny'"]),
+        ({"model": "path.py:X"}, ["must not use sys.path", "line 1"]),
+        ({"loss": "asks.py:rated"}, ["two parts with different defaults", "rate=0.5 and 0.1"]),
         ({"dim": 4}, ["must be known", "an argument of a part is own={'dim': ...}"]),
         ({"model": int}, ["model must be of type str", "as in 'file.py:Name'"]),
         ({"metrics": "asks.py:unitless"}, ["a unit and its own name", "a unit must have a name"]),
@@ -133,11 +136,13 @@ def test_what_is_no_part_is_refused_in_one_line(
     (folder / "calls.py").write_text(
         "import importlib\ntiny = importlib.import_module('tiny')\nclass X: ...\n"
     )
+    (folder / "path.py").write_text("import sys; sys.path.insert(0, 'lib')\nclass X: ...\n")
     (folder / "relative.py").write_text("from . import y\nclass X: ...\n")
     (folder / "field.py").write_text("def X(num_classes, depth=12): ...\n")
     (folder / "asks.py").write_text(
         "from vitscale import Metric, reports\n"
         "def X(size): ...\ndef none(): ...\ndef undeclared(logits, labels): ...\n"
+        "def rated(logits, targets, rate=0.1): ...\n"
         "@reports(Metric(name=none(), label='x', near=1.0))\ndef odd(logits, labels): ...\n"
         "@reports(Metric(name='x', label='x', unit='', near=1.0, worst=0.0, bounds=(0.0, 1.0),"
         " beyond=2.0))\ndef unitless(logits, labels): ...\n"
@@ -170,3 +175,49 @@ def test_a_part_of_a_package_has_its_version_in_the_id() -> None:
     assert config.model == f"torchvision.models:resnet18@{torchvision.__version__.split('+')[0]}"
     other = config.replace(model="torchvision.models:resnet18@0.1")
     assert other.id != config.id
+
+
+def test_a_value_that_is_one_of_two_defaults_is_kept(folder: Path) -> None:
+    (folder / "loss.py").write_text("def rated(logits, targets, rate=0.1): ...\n")
+    base = {"model": "tiny.py:Tiny", "loss": "loss.py:rated"}
+    texts = [TrainConfig(**base, own={"rate": rate}).own for rate in (0.1, 0.5)]
+    assert texts == ["rate=0.1", "rate=0.5"]
+
+
+def test_fields_of_a_dataclass_are_arguments(folder: Path) -> None:
+    (folder / "loss.py").write_text(
+        "from dataclasses import dataclass\n@dataclass\nclass Smooth:\n    eps: float = 0.1\n"
+        "    def __call__(self, logits, targets): ...\n"
+    )
+    assert TrainConfig(loss="loss.py:Smooth", own={"eps": 0.2}).own == "eps=0.2"
+
+
+def test_what_a_part_imports_by_pythonpath_is_of_its_source(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in (("lab/norms.py", "K = 1\n"), ("lab/__init__.py", "from lab import norms\n")):
+        (folder / "elsewhere" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "elsewhere" / name).write_text(text)
+    (folder / "net.py").write_text("import torch\nfrom lab.norms import K\ndef Net(): ...\n")
+    monkeypatch.syspath_prepend(str(folder / "elsewhere"))
+    config = TrainConfig(model="net.py:Net")
+    source = parts.source_of(parts.digest_of(config.model))
+    assert source is not None and set(source.modules) == {"net", "lab", "lab.norms"}
+    (folder / "elsewhere/lab/norms.py").write_text("K = 22\n")
+    assert TrainConfig(model="net.py:Net").id != config.id
+
+
+def test_a_file_that_is_written_later_and_a_byte_order_mark_are_read(folder: Path) -> None:
+    (folder / "net.py").write_bytes(b"\xef\xbb\xbfimport helper\ndef Net(): ...\n")
+    config = TrainConfig(model="net.py:Net")
+    (folder / "helper.py").write_text("")
+    source = parts.source_of(parts.digest_of(TrainConfig(model="net.py:Net").model))
+    assert source is not None and set(source.modules) == {"net", "helper"}
+    assert parts.digest_of(config.model) not in {"", source.sha256[:16]}
+
+
+@pytest.mark.parametrize("part", ["tiny.py:Tiny", "json:loads"])
+def test_a_store_names_no_file_or_package_of_this_machine(folder: Path, part: str) -> None:
+    with pytest.raises(ValueError, match="must have its digest or version") as refused:
+        config_of({"model": part})
+    assert part in str(refused.value)

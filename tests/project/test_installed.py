@@ -25,6 +25,9 @@ import pytest
 from conftest import ROOT, load_script
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from support.guides import python_of, write_digits
+
+from vitscale import load
 
 pytestmark = pytest.mark.slow
 STUDIES = sorted(path.stem for path in (ROOT / "studies").glob("[a-z]*.py"))
@@ -304,3 +307,25 @@ def test_plans_and_reports_are_made_without_torch_ray_and_mlflow(
 def test_what_needs_the_extra_says_so_in_a_line(plans: Environment, command: tuple[str]) -> None:
     result = plans.run("vitscale", *command)
     refused(result, "must be installed for this", "pip install 'vitscale[train]'")
+
+
+@pytest.mark.timeout(600)
+def test_the_example_of_own_parts_trains_in_a_folder_of_its_own(trains: Environment) -> None:
+    """The files and commands of the page, on images of a folder."""
+    folder = trains.folder / "parts"
+    write_digits(folder / "all", num_val=0)
+    (folder / "all/train").rename(folder / "flowers")
+    given = ("--size", "32", "--channels", "1", "--val-fraction", "0.2", "--seed", "0")
+    passed(trains.run("vitscale", "prepare", "flowers", "data", *given, folder=folder))
+    (folder / "parts").mkdir()
+    names = ("parts/net.py", "parts/more.py", "widths.py")
+    for name, text in zip(names, python_of(ROOT / "docs/own-parts.md"), strict=False):
+        (folder / name).write_text(text)
+    command = ("python", "widths.py", "--data-root", "data")
+    assert "norm" in passed(trains.run(*command, "--plan", folder=folder))
+    assert not (folder / "runs/parts").exists()
+    assert "10 finished" in passed(trains.run(*command, "--num", "2", folder=folder, timeout=500))
+    rows = load("widths-flowers", folder / "runs").trials.set_index("arm")
+    assert rows.loc["no norm", "own.norm"].tolist() == [False, False]
+    assert rows.loc["wide", "own.dim"].tolist() == [64, 64]
+    assert rows["val_margin"].notna().all()

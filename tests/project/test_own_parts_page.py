@@ -1,41 +1,24 @@
-"""The page on parts: its files and commands, and the packages that it names; the recipes."""
+"""The page on parts: the packages and optimizers that it names; the recipes. Its example is trained
+in test_installed.py.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import timm.optim
 from conftest import ROOT
-from support.guides import python_of, run, write_digits
+from support.guides import python_of, run
 
-from vitscale import TrainConfig, load
+from vitscale import TrainConfig
 from vitscale.train.complexity import measured_complexity
+from vitscale.train.optim import REFUSED
 from vitscale.train.try_parts import check_parts, try_out
 
 PAGE, RECIPES = ROOT / "docs/own-parts.md", ROOT / "docs/recipes.md"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_the_example_of_the_page(tmp_path: Path) -> None:
-    write_digits(tmp_path / "data/flowers")
-    prepare = "vitscale prepare data/flowers data --size 32 --channels 1"
-    assert run(prepare, tmp_path).returncode == 0
-    (tmp_path / "parts").mkdir()
-    for name, text in zip(
-        ("parts/net.py", "parts/more.py", "widths.py"), python_of(PAGE), strict=False
-    ):
-        (tmp_path / name).write_text(text)
-    plan = run("python widths.py --plan --data-root data", tmp_path)
-    assert plan.returncode == 0 and "norm" in plan.stdout, plan.stdout
-    assert not (tmp_path / "runs/parts").exists()
-    done = run("python widths.py --data-root data --num 2", tmp_path, timeout=500)
-    assert done.returncode == 0 and "10 finished" in done.stdout, done.stdout
-    trials = load("widths-flowers", tmp_path / "runs").trials.set_index("arm")
-    assert trials.loc["no norm", "own.norm"].tolist() == [False, False]
-    assert trials.loc["wide", "own.dim"].tolist() == [64, 64]
-    assert trials["val_margin"].notna().all()
 
 
 @pytest.mark.slow
@@ -50,6 +33,15 @@ def test_parts_of_packages_that_the_page_names() -> None:
         assert measured_complexity(config).flops > 0
         # its stochastic depth draws for the batch
         assert try_out(config) is ("swin_t" in config.model)
+
+
+def test_the_optimizers_that_the_page_names_are_those_of_timm_that_are_tried() -> None:
+    """In test_own_parts.py, by the bit, all of them."""
+    of_timm = PAGE.read_text().partition("## Optimizers of timm")[2]
+    tried, refused = (set(re.findall("`([a-z0-9]+)`", row)) for row in of_timm.splitlines()[-2:])
+    names = {str(o) for o in timm.optim.list_optimizers()}
+    assert refused == {name for name in names if REFUSED.fullmatch(name)}
+    assert tried == names - refused and len(tried) > 80
 
 
 @pytest.mark.slow

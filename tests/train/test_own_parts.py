@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 import timm.optim
 import torch
@@ -18,6 +19,7 @@ from vitscale.plan import parts
 from vitscale.plan.config import TrainConfig
 from vitscale.record.workdir import Left
 from vitscale.train.complexity import measured_complexity
+from vitscale.train.inherit import inherit
 from vitscale.train.loop import train
 from vitscale.train.model import build_model
 from vitscale.train.optim import REFUSED, build_optimizer
@@ -25,6 +27,7 @@ from vitscale.train.parts import OwnImages, load
 from vitscale.train.try_parts import check_parts, try_out
 
 PARTS = """
+import random
 import timm
 import torch
 from torch import nn
@@ -128,6 +131,33 @@ def shorter(images, generator):
     return images[:-1]
 
 
+def double(images, generator):
+    return images.double()
+
+
+class Counting:
+    def __init__(self):
+        self.num = 0
+
+    def __call__(self, images, generator):
+        self.num += 1
+        return images * self.num
+
+
+def leaves(num_classes):
+    raise SystemExit
+
+
+class Global(torch.optim.SGD):
+    def __init__(self, groups, lr):
+        super().__init__(groups, lr=lr)
+        self.state["num"] = 0
+
+    def step(self, closure=None):
+        self.state["num"] += 1
+        super().step()
+
+
 @reports(Metric(name="a", label="a", unit="%", worst=0.0, bounds=(0.0, 1.0), near=1.0, beyond=2.0))
 def other_name(logits, labels):
     return {"b": labels}
@@ -144,8 +174,14 @@ class Misspelt(Perceptron):
 
 
 class Draws(Perceptron):
+    def __init__(self, num_classes, resolution, by="torch"):
+        super().__init__(num_classes, resolution)
+        self.by = by
+
     def forward(self, x):
-        return self.layers(nn.functional.dropout(x, 0.5, self.training))
+        if self.by == "torch":
+            return self.layers(nn.functional.dropout(x, 0.5, self.training))
+        return self.layers(x) * (random.random() if self.by == "random" else 1.0)
 """
 OF_PERCEPTRON: dict[str, Any] = {
     "model": "mine.py:Perceptron",
@@ -218,6 +254,43 @@ def test_a_part_is_told_to_end_anywhere_and_goes_on_by_the_bit(folder: Path) -> 
         assert timeless(list(train(config, path))) == expected
 
 
+def test_an_optimizer_with_a_state_of_its_own_goes_on(folder: Path) -> None:
+    config = TrainConfig(**OF_PERCEPTRON, optimizer="mine.py:Global")
+    check_parts(config)
+    assert not try_out(config)
+    expected, asked = rows_of(config, folder / "whole"), iter(range(1_000))
+    (path := folder / "left").mkdir()
+    with pytest.raises(Left):
+        list(train(config, path, is_leaving=lambda: next(asked) == 4))
+    assert timeless(list(train(config, path))) == expected
+
+
+def test_a_child_has_the_weights_of_a_model_that_is_a_part(folder: Path) -> None:
+    """Which needs no method that names its head: it is kept."""
+    parent = TrainConfig(**OF_PERCEPTRON)
+    model, child = build_model(parent), build_model(parent.replace(init_from="0" * 12))
+    inherit(child, parent.replace(init_from="0" * 12), model.state_dict())
+    assert all(map(torch.equal, child.state_dict().values(), model.state_dict().values()))
+
+
+def test_arguments_go_to_the_part_that_names_them(folder: Path) -> None:
+    """And to `**kwargs` only those that no other part names."""
+    given = {"zero_init_residual": True, "momentum_decay": 0.01}
+    config = TrainConfig(
+        dataset="cifar10",
+        channels=3,
+        resolution=32,
+        patch_size=2,
+        model="torchvision.models:resnet18",
+        optimizer="torch.optim:NAdam",
+        own=given,
+    )
+    check_parts(config)
+    last = build_model(config).get_parameter("layer4.1.bn2.weight")
+    assert not last.any()  # of the first argument
+    assert build_optimizer(torch.nn.Linear(2, 2), config).defaults["momentum_decay"] == 0.01
+
+
 def test_a_process_can_have_two_sources_of_one_name(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,6 +313,9 @@ def test_a_source_that_is_not_trusted_does_not_run(tmp_path: Path) -> None:
     with refusing("planted.py:make@"):
         measured_complexity(config)
     assert not (tmp_path / "ran").exists()
+    # nor what a store names of a package, always with a version
+    with refusing("pandas:read_pickle@", "--trust-parts"):
+        load(f"pandas:read_pickle@{pandas.__version__}")
 
 
 @pytest.mark.parametrize(
@@ -253,7 +329,20 @@ def test_a_source_that_is_not_trusted_does_not_run(tmp_path: Path) -> None:
         ({"model": "mine.py:no_module"}, ["a torch.nn.Module with parameters", "str"]),
         ({"loss": "mine.py:mean"}, ["one value per sample", "()"]),
         ({"loss": "torch.nn:CrossEntropyLoss"}, ["one value per sample"]),
-        ({"augment": "mine.py:shorter"}, ["keep the shape", "(3, 1, 8, 8) for (4, 1, 8, 8)"]),
+        ({"augment": "mine.py:shorter"}, ["keep shape, type", "(3, 1, 8, 8) float32"]),
+        (
+            {"augment": "mine.py:double"},
+            ["keep shape, type", "float64 cpu for (4, 1, 8, 8) float32"],
+        ),
+        (
+            {"augment": "mine.py:Counting"},
+            ["its images and its generator alone", "mine.py:Counting"],
+        ),
+        ({"model": "mine.py:leaves"}, ["work with its arguments", "SystemExit"]),
+        (
+            {"model": "mine.py:five", "optimizer": "torch.optim:NAdam", "own": {"dimm": 3}},
+            ["an argument in own must be one of mine.py:five, torch.optim:NAdam", "(dimm)"],
+        ),
         ({"metrics": "mine.py:other_name"}, ["metrics must give (a)", "'b'"]),
         ({"metrics": "mine.py:beyond"}, ["0 <= a <= 1 must hold, as declared", "7"]),
         ({"model": "mine.py:Misspelt"}, ["images of the shape (1, 1, 8, 8)", "'layer'", "line "]),
@@ -291,7 +380,9 @@ def test_a_part_may_diverge(folder: Path) -> None:
 
 
 def test_a_model_that_draws_for_the_batch_is_noticed(folder: Path) -> None:
-    assert try_out(TrainConfig(model="mine.py:Draws"))
+    for by in ("torch", "random"):
+        assert try_out(TrainConfig(model="mine.py:Draws", own={"by": by}))
+    assert not try_out(TrainConfig(model="mine.py:Draws", own={"by": "nothing"}))
     assert not try_out(TrainConfig(model="mine.py:Perceptron", own={"rate": 0.5}))
 
 

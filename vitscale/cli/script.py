@@ -41,6 +41,7 @@ from vitscale.launch.process import (
 from vitscale.launch.resources import Resources, resources_for
 from vitscale.plan.data import check_readable
 from vitscale.plan.fields import limits
+from vitscale.plan.parts import in_store
 from vitscale.plan.paths import data_root
 from vitscale.plan.profile import ProfileConfig
 from vitscale.plan.questions import COMPARED, SCALING_LAW
@@ -59,6 +60,7 @@ from vitscale.record.look_ledger import (
 )
 from vitscale.record.object_store import say_when_waiting
 from vitscale.record.outcome import Outcome, Status
+from vitscale.record.sources import read_source
 from vitscale.record.store import Store
 
 StudyFunction = Callable[..., Study | Search]
@@ -483,7 +485,11 @@ def perform(
     mistakes that can be detected before anything is trained.
     """
     chosen = {name: getattr(options, name) for name in inspect.signature(make_study).parameters}
-    made = make_study(**chosen)
+    token = in_store.set(lambda digest: read_source(digest, Store.at(options.store)))
+    try:
+        made = make_study(**chosen)
+    finally:
+        in_store.reset(token)
     if not isinstance(made, Study | Search):
         raise ValueError(
             f"the function of a study must return a Study or a Search, but got ({shown(made)})"

@@ -15,6 +15,17 @@ from vitscale.plan.study import Study
 from vitscale.record.sources import check_trusted
 from vitscale.record.store import Store
 
+# fields on which it depends, beside the parts, whether a part can be used
+TRIED = (
+    "optimizer",
+    "own",
+    "num_classes",
+    "channels",
+    "resolution",
+    "mixup_alpha",
+    "cutmix_alpha",
+    "fallback_lr",
+)
 Planned = TypeVar("Planned", Study, Search)
 
 
@@ -25,7 +36,7 @@ def check_parts(study: Study, trusted: Sequence[str], store: Store) -> None:
     configs = [trial.config for trial in study.trained]
     check_trusted(configs, trusted, store)
     with_parts = {
-        (*parts_of(config).values(), config.optimizer): config
+        (*parts_of(config).values(), *(getattr(config, name) for name in TRIED)): config
         for config in configs
         if parts_of(config) or config.optimizer.startswith("timm:")
     }

@@ -165,7 +165,7 @@ def _try_parts(study: Study, store: Store, resources: Resources) -> None:
     there is something to train; also for a batch in parts of which one must see the whole.
     """
     with_parts = {
-        tuple(parts_of(trial.config).items()): trial.config
+        (*parts_of(trial.config).items(), trial.config.own): trial.config
         for trial in study.trained
         if parts_of(trial.config) and not store.is_done(trial.config.id)
     }

@@ -34,17 +34,18 @@ def settled(own: str | Mapping[str, Scalar], parts: Mapping[str, str]) -> str:
             law = "an argument in own must be an int, a finite float, a bool or a str"
             raise ValueError(f"{law}, but got ({shown(name)}={shown(value)})")
     signatures = {field: signature(field, part) for field, part in parts.items()}
-    accepted: dict[str, Any] = {}
+    accepted: dict[str, list[Any]] = {}
     for params in signatures.values():
-        accepted.update(params or {})
+        for name, default in (params or {}).items():
+            accepted.setdefault(name, []).append(default)
     if values and not parts:
         raise ValueError(f"own must come with a part, but got (own={shown(own)})")
     if any(params is None for params in signatures.values()):
         return own_text(values)  # checked where the source is
     takers = ", ".join(map(name_of, parts.values()))
     mine = _mine(accepted)
-    for name in accepted.keys() - mine.keys() - {"data_root"}:
-        default = accepted[name]
+    fields = accepted.keys() - mine.keys() - {"data_root"}
+    for name, default in [(field, default) for field in fields for default in accepted[field]]:
         if default is not REQUIRED and default is not UNREAD and default != DEFAULTS[name]:
             raise ValueError(
                 f"{name} of {takers} must have no default, or that of the config's field of this "
@@ -56,19 +57,32 @@ def settled(own: str | Mapping[str, Scalar], parts: Mapping[str, str]) -> str:
                 f"an argument in own must be one of ({', '.join(mine) or 'none'}) of {takers}, but "
                 f"got ({shown(name)}={shown(value)})"
             )
-        default = mine[name]
-        if type(default) is float and type(value) is int:
-            values[name] = float(value)
-        elif type(default) in (int, float, bool, str) and type(value) is not type(default):
-            law = f"{name} of {takers} must be of type {type(default).__name__}"
-            raise ValueError(f"{law}, but got ({name}={shown(value)})")
-    absent = [name for name, default in mine.items() if default is REQUIRED and name not in values]
+        for default in mine[name]:
+            if type(default) is float and type(value) is int:
+                values[name] = value = float(value)
+            elif type(default) in (int, float, bool, str) and type(value) is not type(default):
+                law = f"{name} of {takers} must be of type {type(default).__name__}"
+                raise ValueError(f"{law}, but got ({name}={shown(value)})")
+    for name, defaults in mine.items():
+        if name not in values and len({(type(d), d) for d in defaults} - {(object, UNREAD)}) > 1:
+            law = "an argument of two parts with different defaults must be set in own"
+            raise ValueError(
+                f"{law}, but got ({takers}: {name}={' and '.join(map(shown, defaults))})"
+            )
+    absent = [name for name, defaults in mine.items() if REQUIRED in defaults]
+    absent = [name for name in absent if name not in values]
     if absent:
         raise ValueError(
             f"each argument without a default must be a field or in own, but got ({takers}: no "
             f"{absent[0]})"
         )
-    return own_text({n: v for n, v in values.items() if (type(v), v) != (type(mine[n]), mine[n])})
+    return own_text(
+        {
+            name: value
+            for name, value in values.items()
+            if any((type(value), value) != (type(default), default) for default in mine[name])
+        }
+    )
 
 
 def _mine(accepted: Mapping[str, Any]) -> dict[str, Any]:

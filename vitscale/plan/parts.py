@@ -13,11 +13,13 @@ import ast
 import functools
 import hashlib
 import importlib.metadata
+import importlib.util
 import json
 import math
 import os
 import re
 import sys
+import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
@@ -50,6 +52,8 @@ REQUIRED, UNREAD = object(), object()  # in place of a default: there is none; i
 
 # the study file, where it is not the script that runs
 study_file: ContextVar[Path | None] = ContextVar("study_file", default=None)
+# registers the source with a digest, if the store of the study that starts has it
+in_store: ContextVar[Callable[[str], object] | None] = ContextVar("in_store", default=None)
 
 
 class Source(NamedTuple):
@@ -178,7 +182,9 @@ def register(source: Source) -> str:
 
 
 def source_of(digest: str) -> Source | None:
-    """The source with a digest, if this process has it."""
+    """The source with a digest, if this process has it, or the store of the study that starts."""
+    if digest and digest not in _sources and (read := in_store.get()):
+        read(digest)
     return _sources.get(digest)
 
 
@@ -203,19 +209,21 @@ def decoded(content: bytes, digest: str) -> Source:
 
 
 def read_source(path: Path, beside: Path) -> tuple[Source, list[Path]]:
-    """The source of a file, and its files; `beside` is the folder of the study file.
+    """The source of a file, and its files, with those that would be among them if they existed;
+    `beside` is the folder of the study file.
 
     Modules are looked for as Python would if the study were run from its folder: in the folder of
-    the file (above its package, if it is in one), in that of the study, and above `studies/`. What
-    is in neither is an installed package, whose source is not the part's. Raises ValueError for a
-    file that is no Python, and for more files or bytes than a part has.
+    the file (above its package, if it is in one), in that of the study, above `studies/`, and in
+    folders of PYTHONPATH and of editable packages. What is in none is an installed package, whose
+    source is not the part's. Raises ValueError for a file that is no Python or uses sys.path, and
+    for more files or bytes than a part has.
     """
     root, parents = path.parent, [path.stem]
     while (root / "__init__.py").is_file():
         parents.insert(0, root.name)
         root = root.parent
     roots = [root, beside, *([beside.parent] if beside.name == "studies" else [])]
-    main, files = ".".join(parents), dict[str, Path]()
+    main, files, absent = ".".join(parents), dict[str, Path](), set[Path]()
     modules: dict[str, tuple[bool, str]] = {}
     waiting = [*_with_parents(main)]
     while waiting:
@@ -224,6 +232,9 @@ def read_source(path: Path, beside: Path) -> tuple[Source, list[Path]]:
             continue
         file = path if name == main else _file_of(name, roots)
         if file is None:
+            for folder in roots:
+                place = folder.joinpath(*name.split("."))
+                absent |= {place, place.with_name(f"{place.name}.py")}
             continue
         is_package, text = file.name == "__init__.py", _text(file)
         modules[name], files[name] = (is_package, text), file
@@ -232,13 +243,35 @@ def read_source(path: Path, beside: Path) -> tuple[Source, list[Path]]:
             law = f"a part must have at most {MOST_FILES} files and {MOST_BYTES} bytes"
             raise ValueError(f"{law}, but got ({path}: {len(modules)} files, {size} bytes)")
         tree = _parsed(text, file)
+        _check_path(tree, file)
         for imported in _imports(tree, name, is_package, file):
             waiting += _with_parents(imported)
+            top = imported.partition(".")[0]
+            is_there = any((folder / top).is_dir() for folder in roots) or _file_of(top, roots)
+            if not is_there and (outside := _folder_of(top)):
+                roots.append(outside)
         for imported, line in _imported_by_call(tree):
             if _file_of(imported, roots) is not None:
                 law = "a part must import files of the project by `import`, which can be read"
                 raise ValueError(f"{law}, but got ({file}, line {line}: {shown(imported)})")
-    return Source(main, modules), list(files.values())
+    return Source(main, modules), [*files.values(), *absent]
+
+
+def _folder_of(name: str) -> Path | None:
+    """The folder on Python's path in which a module lies that is not installed."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):  # without a spec, such as __main__
+        return None
+    places = [spec.origin, *(spec.submodule_search_locations or ())] if spec else []
+    place = Path(next(filter(None, places), ""))
+    is_installed = bool({"site-packages", "dist-packages"} & {*place.parts})
+    is_installed |= place.is_relative_to(sysconfig.get_path("stdlib"))
+    if name == "vitscale" or is_installed or not place.is_absolute():
+        return None
+    if place.suffix not in ("", ".py"):
+        return None
+    return place.parent.parent if place.name == "__init__.py" else place.parent
 
 
 def _with_parents(name: str) -> list[str]:
@@ -257,7 +290,7 @@ def _file_of(name: str, roots: Iterable[Path]) -> Path | None:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(
             f"the file of a part must be readable, but got ({file}: {error})"
@@ -300,6 +333,17 @@ def _imported_by_call(tree: ast.Module) -> Iterator[tuple[str, int]]:
                 yield name, node.lineno
 
 
+def _check_path(tree: ast.Module, file: Path) -> None:
+    """Raises ValueError for a module that names sys.path, where files outside its source lie."""
+    for node in ast.walk(tree):
+        is_path = isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.path"
+        if isinstance(node, ast.ImportFrom) and node.module == "sys":
+            is_path = any(alias.name == "path" for alias in node.names)
+        if is_path:
+            law = "a part must not use sys.path: its source is what it imports without"
+            raise ValueError(f"{law}, but got ({file}, line {getattr(node, 'lineno', 0)})")
+
+
 # ---- what a callable asks for
 
 
@@ -331,7 +375,7 @@ def _signature(field: str, part: str, name: str, source: Source) -> dict[str, An
     if isinstance(definition, ast.ClassDef):
         function = _init_of(definition, source)
         if function is None:
-            return {}
+            return _fields_of(definition)
         position = 1 + (0 if field in CALLED_LATER else position)
     else:
         function = definition
@@ -370,6 +414,18 @@ def _init_of(node: ast.ClassDef, source: Source) -> ast.FunctionDef | None:
             if isinstance(definition, ast.ClassDef) and (init := _init_of(definition, source)):
                 return init
     return None
+
+
+def _fields_of(node: ast.ClassDef) -> dict[str, Any]:
+    """Those of a dataclass with their defaults; none of another class."""
+    if not any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
+        return {}
+    fields = [
+        n for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)
+    ]
+    return {
+        ast.unparse(n.target): REQUIRED if n.value is None else _constant(n.value) for n in fields
+    }
 
 
 def _constant(node: ast.expr) -> Any:

@@ -106,7 +106,7 @@ class Search:
             ),
             (
                 (
-                    f"a metric on minival ({', '.join(SEARCHED)}), from which "
+                    f"a built-in metric on minival ({', '.join(SEARCHED)}), from which "
                     "no result of a study is taken,"
                 ),
                 self.metric in SEARCHED,

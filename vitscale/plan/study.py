@@ -21,7 +21,7 @@ from vitscale.plan.kinds import check_kind
 from vitscale.plan.laws import FREE
 from vitscale.plan.metrics import ERROR, SPEED, Column
 from vitscale.plan.parents import check_parents, check_trunks, entries
-from vitscale.plan.parts import is_part
+from vitscale.plan.parts import PARTS, is_part
 from vitscale.plan.profile import METRIC, ProfileConfig
 from vitscale.plan.questions import COMPARED
 from vitscale.plan.spelling import shown, shown_text
@@ -198,15 +198,22 @@ def _numbered(trials: tuple[Trial, ...]) -> tuple[Trial, ...]:
 
 
 def config_of(fields: Mapping[str, Any]) -> TrainConfig:
-    """The config with these fields: a ProfileConfig if one of them is `profile`.
+    """The config with these fields of a store: a ProfileConfig if one of them is `profile`.
 
-    Raises ValueError as the config does.
+    Raises ValueError as the config does, and for a part without digest or version, by which a store
+    could name a file or a package of this machine.
     """
     if "profile" in fields:
         return ProfileConfig(**fields)
     # most trials of a study differ in FREE alone: a copy of the first takes a third of the time
     others = repr([(name, value) for name, value in fields.items() if name not in FREE])
     if others not in _first:
+        for name in PARTS:
+            if is_part(value := fields.get(name, "")) and "@" not in value:
+                raise ValueError(
+                    "a part in a store must have its digest or version, but got "
+                    f"({name}={shown(value)})"
+                )
         if len(_first) >= MAX_LAWFUL:
             return TrainConfig(**fields)
         _first[others] = TrainConfig(**fields)

@@ -55,22 +55,29 @@ def read(fields: Iterable[Mapping[str, Any]], store: StoreFolder) -> list[str]:
     """
     digests = list(dict.fromkeys(_digests(fields)))
     for digest in digests:
-        name = f"{digest}{SUFFIX}"
-        if parts.source_of(digest) is not None or not store.parts.exists(name):
-            continue
-        try:
-            parts.register(parts.decoded(store.parts.read(name), digest))
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            where = store.parts.address(name)
-            raise Damaged(
-                f"the source of a part must be as it was written, but got ({where}: {error})"
-            ) from error
+        if parts.source_of(digest) is None:
+            read_source(digest, store)
     return digests
+
+
+def read_source(digest: str, store: StoreFolder) -> None:
+    """Reads a source, if the store has it, as `read` does."""
+    if not store.parts.exists(name := f"{digest}{SUFFIX}"):
+        return
+    try:
+        parts.register(parts.decoded(store.parts.read(name), digest))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        where = store.parts.address(name)
+        raise Damaged(
+            f"the source of a part must be as it was written, but got ({where}: {error})"
+        ) from error
 
 
 def fetch(fields: Mapping[str, Any], store: StoreFolder) -> None:
     """Lets this process run the parts of a config, whose driver has checked that it may."""
-    parts.trust(read([fields], store))
+    of_packages = [fields.get(field, "") for field in parts.PARTS]
+    of_packages = [part for part in of_packages if parts.is_part(part) and "@" in part]
+    parts.trust([*read([fields], store), *of_packages])
 
 
 def _digests(configs: Iterable[Mapping[str, Any]]) -> Iterable[str]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from vitscale.plan.config import TrainConfig
 from vitscale.train.batchnorm import has_batchnorm
-from vitscale.train.checkpoint import rng_state, set_rng_state
+from vitscale.train.checkpoint import rng_state, same_rng, set_rng_state
 from vitscale.train.evaluate import logits_of
 from vitscale.train.packed_copy import PackedCopy
 from vitscale.train.parts import reason_of
@@ -114,7 +114,7 @@ class Captures:
         before = rng_state(HOST)
         try:
             graph = capture(function, inputs, pool)
-            if not _are_equal(before, rng_state(HOST)):
+            if not same_rng(before, rng_state(HOST)):
                 raise RuntimeError("it draws random numbers on the host")
             return graph
         except torch.OutOfMemoryError:
@@ -123,17 +123,6 @@ class Captures:
             set_rng_state(before)  # the same numbers are drawn again, eagerly
             self.left_out[what] = reason_of(error)
             return None
-
-
-def _are_equal(state: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two states of the host's generators are the same."""
-    (_, keys, *rest), (_, other_keys, *other_rest) = state["numpy"], other["numpy"]
-    return bool(
-        state["python"] == other["python"]
-        and torch.equal(state["torch"], other["torch"])
-        and torch.equal(keys, other_keys)
-        and rest == other_rest
-    )
 
 
 class CapturedTransform:

@@ -185,6 +185,17 @@ def rng_state(device: torch.device) -> dict[str, Any]:
     }
 
 
+def same_rng(state: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two states of the generators of the host are the same."""
+    (_, keys, *rest), (_, other_keys, *other_rest) = state["numpy"], other["numpy"]
+    return bool(
+        state["python"] == other["python"]
+        and torch.equal(state["torch"], other["torch"])
+        and torch.equal(keys, other_keys)
+        and rest == other_rest
+    )
+
+
 def set_rng_state(state: dict[str, Any]) -> None:
     """Restores the state given by rng_state."""
     version, internal, gauss = state["python"]

@@ -44,7 +44,7 @@ def inherit(model: nn.Module, config: TrainConfig, weights: Mapping[str, Tensor]
         state[POSITIONS] = own[POSITIONS]
     elif POSITIONS in own and own[POSITIONS].shape != state[POSITIONS].shape:
         state[POSITIONS] = resized(state[POSITIONS], config, model)
-    for name in _of_head(model):
+    for name in _of_head(model) if config.init_head != "keep" else ():
         match config.init_head:
             case "zero":
                 state[name] = torch.zeros_like(own[name])

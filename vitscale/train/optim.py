@@ -104,6 +104,8 @@ def match_formats(optimizer: torch.optim.Optimizer) -> None:
     They differ if the checkpoint was written on another kind of device. Values stay as they are.
     """
     for parameter, state in optimizer.state.items():
+        if not isinstance(state, dict):  # of the optimizer itself, under a name
+            continue
         for name, value in state.items():
             moment = torch.is_tensor(value) and value.shape == parameter.shape
             if moment and value.stride() != parameter.stride():

@@ -10,7 +10,7 @@ import importlib.metadata
 import inspect
 import linecache
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
@@ -61,7 +61,8 @@ class _Importer(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
         own = vars(builtins) | {"__import__": partial(_import, digest, source)}
         module.__dict__["__builtins__"] = own
-        exec(compile(text, file, "exec"), module.__dict__)  # of a source that is trusted: see load
+        code = compile(text, file, "exec", dont_inherit=True)
+        exec(code, module.__dict__)  # of a source that is trusted: see load
 
 
 def _import(
@@ -105,6 +106,11 @@ def load(part: str) -> Callable[..., Any]:
     else:
         match = parts.OF_PACKAGE.fullmatch(part)
         assert match
+        if not parts.is_trusted(part):
+            raise ValueError(
+                f"a part must be one's own, or trusted, to run, but got ({part}; --trust-parts "
+                f"{part})"
+            )
         now = parts.named("part", f"{match['module']}:{match['name']}")
         if now != part:
             law = "the package of a part must have the version of the trial"
@@ -112,7 +118,7 @@ def load(part: str) -> Callable[..., Any]:
         name = match["module"]
     try:
         made = getattr(importlib.import_module(name), match["name"])
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(
             f"a part must be importable, but got ({part}: {reason_of(error)})"
         ) from error
@@ -147,7 +153,7 @@ def made(config: TrainConfig, field: str, *given: Any, data_root: Path | None = 
         return partial(function, **arguments)
     try:
         return function(*given, **arguments)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         listed = ", ".join(f"{name}={shown(value)}" for name, value in arguments.items())
         raise ValueError(
             f"a part must work with its arguments, but got ({part}: {listed}; {reason_of(error)})"
@@ -173,7 +179,8 @@ def _arguments(
             arguments[name] = config.peak_lr if name == "lr" else getattr(config, name)
         elif parameter.kind is parameter.VAR_KEYWORD:  # passed on to what is not seen from here
             passed = {"num_classes": config.num_classes} if field == "model" else {}
-            arguments |= {**passed, **own}
+            of_others = _named_by(config, [other for other in parts.PARTS if other != field])
+            arguments |= {**passed, **{n: v for n, v in own.items() if n not in of_others}}
         elif parameter.kind is parameter.VAR_POSITIONAL:
             continue
         elif parameter.default is parameter.empty:
@@ -182,6 +189,35 @@ def _arguments(
                 f"({part}: no {name})"
             )
     return arguments
+
+
+def _named_by(config: TrainConfig, fields: Iterable[str]) -> set[str]:
+    """The parameters that the parts of these fields name."""
+    of_fields = [part for field, part in parts.parts_of(config).items() if field in fields]
+    return {
+        name
+        for part in of_fields
+        for name, parameter in inspect.signature(load(part)).parameters.items()
+        if parameter.kind is not parameter.VAR_KEYWORD
+    }
+
+
+def check_own(config: TrainConfig) -> None:
+    """Raises ValueError for an argument in `own` that no part takes. Those of a package are known
+    only here, where it is imported.
+    """
+    given = parts.parts_of(config)
+    kinds = {
+        parameter.kind
+        for part in given.values()
+        for parameter in inspect.signature(load(part)).parameters.values()
+    }
+    unknown = config.own_arguments.keys() - _named_by(config, given)
+    if unknown and inspect.Parameter.VAR_KEYWORD not in kinds:
+        raise ValueError(
+            f"an argument in own must be one of {', '.join(map(parts.name_of, given.values()))}, "
+            f"but got ({', '.join(sorted(unknown))})"
+        )
 
 
 # A package gives names such as `depth` meanings and defaults of its own: what it shall get is in
@@ -240,12 +276,18 @@ def own_augment(config: TrainConfig, images: Tensor, seeds: list[int]) -> Tensor
     state = int(np.random.default_rng(seeds).integers(2**63))
     generator = torch.Generator(images.device).manual_seed(state)
     changed: Tensor = _augment(config)(images, generator)
-    if changed.shape != images.shape:
+    if (got := _form(changed)) != (before := _form(images)):
         raise ValueError(
-            "an augmentation must keep the shape of a batch, but got "
-            f"({config.augment}: {tuple(changed.shape)} for {tuple(images.shape)})"
+            "an augmentation must keep shape, type and device of a batch, but got "
+            f"({config.augment}: {got} for {before})"
         )
     return changed
+
+
+def _form(images: object) -> str:
+    if not torch.is_tensor(images):
+        return type(images).__name__
+    return f"{tuple(images.shape)} {str(images.dtype).removeprefix('torch.')} {images.device}"
 
 
 @cache

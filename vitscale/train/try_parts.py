@@ -11,14 +11,15 @@ from torch.nn import functional as F
 
 from vitscale.plan import parts
 from vitscale.plan.config import TrainConfig
-from vitscale.train.checkpoint import rng_state, set_rng_state
+from vitscale.train.checkpoint import rng_state, same_rng, set_rng_state
 from vitscale.train.device import seed_everything
 from vitscale.train.draws import seed_layers
 from vitscale.train.model import build_model
-from vitscale.train.optim import build_optimizer
+from vitscale.train.optim import build_optimizer, match_formats
 from vitscale.train.parts import (
     check_bounds,
     check_logits,
+    check_own,
     own_augment,
     own_loss,
     own_metrics,
@@ -35,6 +36,7 @@ def check_parts(config: TrainConfig) -> None:
     built where its cost is counted.
     """
     given = parts.parts_of(config)
+    check_own(config)
     build_optimizer(nn.Linear(2, 2), config)
     logits, labels = torch.randn(BATCH, config.num_classes), torch.zeros(BATCH, dtype=torch.int64)
     try:
@@ -46,13 +48,23 @@ def check_parts(config: TrainConfig) -> None:
                 check_bounds(metric, values[metric.name].double().mean().item(), config)
         if "augment" in given:
             shape = (BATCH, config.channels, config.resolution, config.resolution)
-            own_augment(config, torch.rand(shape), [0])
+            _check_augment(config, torch.rand(shape))
     except ValueError:
         raise
     except Exception as error:
         raise ValueError(
             f"a part must work, but got ({', '.join(given.values())}): {reason_of(error)}"
         ) from error
+
+
+def _check_augment(config: TrainConfig, images: Tensor) -> None:
+    """Raises ValueError for an augmentation whose result depends on what it has seen before."""
+    first, again = (own_augment(config, images.clone(), [0]) for _ in range(2))
+    if not torch.equal(first.nan_to_num(), again.nan_to_num()):
+        raise ValueError(
+            "an augmentation must depend on its images and its generator alone, but got "
+            f"({config.augment}: two results for the same)"
+        )
 
 
 def try_out(config: TrainConfig) -> bool:
@@ -92,7 +104,7 @@ def try_out(config: TrainConfig) -> bool:
 
 def _run(config: TrainConfig, among: set[str], is_resumed: bool) -> tuple[dict[str, Tensor], bool]:
     """The weights after STEPS steps, with only some parts of the config, the others replaced; and
-    whether the model draws from torch's global generator.
+    whether the model draws from a global generator of torch, NumPy or Python.
     """
     cpu, shape = torch.device("cpu"), (config.channels, config.resolution, config.resolution)
 
@@ -105,7 +117,7 @@ def _run(config: TrainConfig, among: set[str], is_resumed: bool) -> tuple[dict[s
         return model, draws, torch.optim.SGD(model.parameters(), lr=1e-3)
 
     model, draws, optimizer = begun(0)
-    before = torch.get_rng_state()
+    before = rng_state(cpu)
     samples = torch.Generator().manual_seed(0)
     for step in range(STEPS):
         if is_resumed and step == STEPS - 1:
@@ -117,6 +129,7 @@ def _run(config: TrainConfig, among: set[str], is_resumed: bool) -> tuple[dict[s
             weights, of_optimizer, rng = torch.load(file, weights_only=True)
             model.load_state_dict(weights)
             optimizer.load_state_dict(of_optimizer)
+            match_formats(optimizer)
             set_rng_state(rng)
         images = torch.randn(BATCH, *shape, generator=samples)
         labels = torch.randint(config.num_classes, (BATCH,), generator=samples)
@@ -129,7 +142,7 @@ def _run(config: TrainConfig, among: set[str], is_resumed: bool) -> tuple[dict[s
             if "loss" in among:
                 loss = own_loss(config)(logits, _as_mixed(labels, config)).mean()
         if step == 0:
-            is_drawn = not torch.equal(before, torch.get_rng_state())
+            is_drawn = not same_rng(before, rng_state(cpu))
         loss.backward()
         optimizer.step()
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}, is_drawn
