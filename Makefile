@@ -65,7 +65,8 @@ build/testbench/installed:
 CHAOS := $(addprefix launch/,test_chaos.py test_chaos_bucket.py test_team.py test_links.py) \
   record/test_bucket.py::test_random_faults_lose_nothing_and_commit_nothing_twice \
   record/test_bucket.py::test_random_faults_leave_one_driver_at_a_time_and_none_beside_a_clean \
-  launch/test_cluster.py::test_an_autoscaling_cluster_grows_for_as_many_teams_as_there_are_trials
+  launch/test_cluster.py::test_an_autoscaling_cluster_grows_for_as_many_teams_as_there_are_trials \
+  launch/test_cluster.py::test_trials_that_fail_on_one_node_are_trained_by_another
 chaos: .venv/installed  ## over 300 kills and 60 stops at random instants, 200 faults between workers and a bucket, links that are cut or slow (as root): two hours
 	VITSCALE_TEST_KILLS=24 VITSCALE_TEST_SEQUENCES=12 VITSCALE_TEST_TEAM_SEQUENCES=4 VITSCALE_CHAOS=200 VITSCALE_TEST_TEAMS=1 VITSCALE_TEST_LINKS=1 \
 	  $(RUN) -m pytest -m "slow or not slow" -n 2 --maxschedchunk 1 -ra $(addprefix tests/,$(CHAOS))

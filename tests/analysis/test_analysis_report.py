@@ -37,6 +37,7 @@ from vitscale.analysis.report.save import as_files
 from vitscale.analysis.report.text import as_text, to_latex
 from vitscale.analysis.results import Results
 from vitscale.analysis.stats.bands import share_bounds
+from vitscale.analysis.stats.sequential import Looks
 from vitscale.plan.config import TrainConfig
 from vitscale.plan.metrics import ERROR
 from vitscale.record.workdir import Workdir
@@ -105,6 +106,36 @@ def test_the_panel_states_the_comparison_of_its_pair_with_the_larger_area_first(
         "Areas: under the curves from 0 to 10 points"
         in edf_figures.edf_panels(results).get_supxlabel()
     )
+
+
+def test_panels_of_three_arms_state_differences_to_the_first_one_whatever_their_sign() -> None:
+    study = make_study(12, ("a", "b", "c"), num_references=4, pairs=(("b", "a"), ("a", "c")))
+    errors = {"a": np.arange(12) + 12.0, "b": np.arange(12) / 10 + 12, "c": np.arange(12) + 18.0}
+    outcomes = make_outcomes(study, errors)
+    given = (study, outcomes, make_rows(study, outcomes))
+    figure = edf_figures.edf_panels(Results(*given))
+    said = re.findall(r"area of (.)\n− (.): (.)", all_text(figure))
+    assert said == [("b", "a", "0"), ("c", "a", "−")]
+    looks = "for all looks at the study; intervals are for this look alone"
+    assert looks not in " ".join(figure.get_supxlabel().split())
+    second = edf_figures.edf_panels(Results(*given, looks=Looks(number=2, growth="grown")))
+    note = " ".join(second.get_supxlabel().split())
+    assert f"p after Holm's correction for 2 pairs and {looks}" in note
+
+
+def test_axes_on_which_no_draw_differs_are_not_drawn() -> None:
+    study = make_study(8, num_references=1)
+    fixed = tuple(
+        dataclasses.replace(t, config=t.config.replace(wd=0.1, seed=t.config.seed + (t.point or 0)))
+        for t in study.trials
+    )
+    study = dataclasses.replace(study, trials=fixed)
+    outcomes = make_outcomes(study, random_errors(study))
+    results = Results(study, outcomes, make_rows(study, outcomes))
+    assert [ax.get_xlabel() for ax in figures.lr_wd_scatter(results).axes] == ["lr"]
+    # nor what minival, which these have not, would choose
+    (said,) = figures.tuning_budget_figure(results).texts
+    assert said.get_text().startswith("Not drawn: the best of k draws is chosen on minival")
 
 
 def test_names_cover_no_curve_and_no_other_text() -> None:

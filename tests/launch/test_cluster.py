@@ -42,6 +42,7 @@ from vitscale.doctor.checks import CHECKS
 from vitscale.doctor.process import Examination
 
 pytestmark = pytest.mark.slow
+IN_CHAOS_ALONE = pytest.mark.skipif("VITSCALE_TEST_TEAMS" not in os.environ, reason="`make chaos`")
 
 CLAIMS = "runs/trials/*/claim.json"
 
@@ -304,7 +305,7 @@ def autoscaling(folder: Path) -> Cluster:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.skipif("VITSCALE_TEST_TEAMS" not in os.environ, reason="`make chaos`")
+@IN_CHAOS_ALONE
 def test_an_autoscaling_cluster_grows_for_as_many_teams_as_there_are_trials(
     tmp_path: Path,
 ) -> None:
@@ -508,8 +509,12 @@ def test_a_node_that_lacks_what_a_trial_needs_is_refused_before_the_first_step(
 
 @pytest.mark.parametrize(
     ("leaves", "lacks"),
-    [(False, "images"), (True, "images"), (False, "vitscale")],
-    ids=["stays", "leaves", "without vitscale"],
+    [
+        pytest.param(False, "images", id="stays"),
+        pytest.param(True, "images", id="leaves"),
+        # two minutes for another reason of the same
+        pytest.param(False, "vitscale", id="without vitscale", marks=IN_CHAOS_ALONE),
+    ],
 )
 def test_trials_that_fail_on_one_node_are_trained_by_another(
     tmp_path: Path, empty: Cluster, leaves: bool, lacks: str

@@ -26,6 +26,7 @@ from support.scripts import SEARCH, make_search, shortened
 from search_spaces.winners import good_values, in_words, optima
 from vitscale.analysis.results import Results
 from vitscale.analysis.search.files import search_result
+from vitscale.analysis.search.words import design_text
 from vitscale.launch.optuna_search import Rounds, Rungs, check_ended
 from vitscale.launch.resources import Event, Resources
 from vitscale.launch.worker import train_trial
@@ -199,6 +200,7 @@ def test_random_points_follow_from_no_outcome(tmp_path: Path) -> None:
         proposed.append(store.asked(search.slug)["points"])
     assert proposed[0] == proposed[1] and len(proposed[0]["C AdamW"]) == 4
     assert search.info.describe().startswith("random points, 2 points at a time")
+    assert "Points are a random sample of the space" in design_text(Rounds(search, store).study())
 
 
 def test_a_round_with_a_failed_trial_waits_for_the_next_try(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Any
 
 import matplotlib
@@ -79,7 +80,9 @@ def comparison_forest(results: Results) -> Figure:
 
 
 def _label(row: Any) -> str:
-    return str(row["effect"]) if isinstance(row.get("effect"), str) else f"{row['a']} − {row['b']}"
+    if isinstance(row.get("effect"), str):  # with the values of a factor
+        return re.sub(r"\d+\.\d{3,}", lambda number: f"{float(number[0]):.3g}", row["effect"])
+    return f"{row['a']} − {row['b']}"
 
 
 def _forest(ax: Axes, table: pd.DataFrame, results: Results) -> None:

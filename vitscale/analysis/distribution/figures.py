@@ -54,11 +54,12 @@ def lr_wd_scatter(results: Results) -> Figure:
     """
     shown = panels(results.study)
     figure = Figure(figsize=(9.6, 0.5 + 2.5 * len(shown)), layout="constrained")
-    grid = figure.subplots(len(shown), len(AXES), squeeze=False, sharey="row")
+    drawn = _varied(results)
+    grid = figure.subplots(len(shown), len(drawn), squeeze=False, sharey="row")
     strips = False
     for line, (title, arms) in zip(grid, shown.items(), strict=True):
-        strips |= _scatter_row(line, title, arms, results)
-    for ax, name in zip(grid[-1], AXES, strict=True):
+        strips |= _scatter_row(line, title, arms, results, drawn)
+    for ax, name in zip(grid[-1], drawn, strict=True):
         ax.set_xlabel(name.replace("*", " × "))
     return finish(
         figure,
@@ -78,6 +79,10 @@ def tuning_budget_figure(results: Results) -> Figure:
     reaches the best possible value from k = 2 on, it says nothing, and nothing is drawn.
     """
     shown, table = panels(results.study), results.once(budget_table)
+    if table.empty:
+        return not_drawn(
+            "the best of k draws is chosen on minival, which no arm has for all draws."
+        )
     low = table.loc[table["k"] > 1, "median_low"].astype(float)
     if len(low) and (low <= results.metric.bounds[0]).all():
         n = int(table["n"].min())
@@ -161,7 +166,24 @@ def _ended(results: Results, *status: str) -> bool:
     return any(draws.counts[name] for draws in arms for name in status)
 
 
-def _scatter_row(axes: Sequence[Axes], title: str, names: Sequence[str], results: Results) -> bool:
+def _varied(results: Results) -> Sequence[str]:
+    """The axes on which the draws differ; without any, all."""
+    arms = results.once(populations).values()
+    values = {name: np.concatenate([draws.sampled[name] for draws in arms]) for name in AXES}
+    varied = [name for name in AXES if len(np.unique(values[name])) > 1]
+    if {"lr", "wd"} <= {*varied}:
+        return tuple(AXES)
+    # of one that varies, lr*wd is a multiple
+    return [name for name in varied if name != "lr*wd"] or tuple(AXES)
+
+
+def _scatter_row(
+    axes: Sequence[Axes],
+    title: str,
+    names: Sequence[str],
+    results: Results,
+    drawn: Sequence[str],
+) -> bool:
     """Plots a panel; returns whether it contains a strip of good values."""
     strips = False
     arms = [results.once(populations)[arm] for arm in names]
@@ -176,7 +198,7 @@ def _scatter_row(axes: Sequence[Axes], title: str, names: Sequence[str], results
     floor = 0.055 * len(arms) * (high - low)
     marked = _ended(results, *ENDED)
     ceiling = 0.06 * (len(arms) + 1) * (high - low) if marked else 0.0
-    for ax, name in zip(axes, AXES, strict=True):
+    for ax, name in zip(axes, drawn, strict=True):
         ax.set(xscale="log", ylim=(low - floor, high + ceiling))
         if marked:
             ax.axhline(high, color=GREY, linewidth=0.8)
@@ -187,7 +209,7 @@ def _scatter_row(axes: Sequence[Axes], title: str, names: Sequence[str], results
             )
             _scatter_reference(ax, draws.setting[name], float(references[draws.arm]), index)
     if not any(draws.n for draws in arms):
-        placeholder(axes[1], "no outcome yet")
+        placeholder(axes[len(axes) // 2], "no outcome yet")
     axes[0].set_title(title, loc="left")
     axes[0].set_ylabel(axis_label(results.study))
     handles = [
@@ -197,7 +219,7 @@ def _scatter_row(axes: Sequence[Axes], title: str, names: Sequence[str], results
             color=COLORS[index % len(COLORS)],
             marker=MARKERS[index % len(MARKERS)],
             linestyle="none",
-            label=f"{draws.arm}: {draws.describe_ended()}",
+            label=textwrap.fill(f"{draws.arm}: {draws.describe_ended()}", 40),
         )
         for index, draws in enumerate(arms)
     ]
@@ -305,7 +327,7 @@ def _log_axis(ax: Axes, values: np.ndarray) -> None:
     ax.set_xlim(low / margin, high * margin)
     decades = np.log10(high / low)
     ax.xaxis.set_major_locator(
-        LogLocator(subs=(1,) if decades > 2 else (1, 3) if decades > 1 else (1, 2, 5))
+        LogLocator(subs=(1,) if decades > 1.5 else (1, 3) if decades > 1 else (1, 2, 5))
     )
     ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}".replace("e-0", "e-")))
     ax.xaxis.set_minor_locator(NullLocator())

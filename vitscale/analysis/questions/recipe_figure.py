@@ -91,7 +91,7 @@ def _curve(
         texts=[text_of_arms(results, cell["arm"]) for cell in runs],
         look=lines.look(index),
         runs=lines.runs_of(results, runs, column),
-        runs_aside=0.06 * (1 if index else -1),
+        runs_aside=0.03 * (1 if index else -1),
     )
 
 

@@ -165,7 +165,9 @@ def _note(shown: Sequence[Shape], drawn: bool, aside: bool) -> str:
     num = max(len(cell.lrs) for cell in shown)
     single = [len(cell.runs) == 1 for cell in shown]
     without = "; single runs have none" if any(single) else ""
-    parts = [f"Dots, beside the means: seeds. Whiskers: 95% intervals of the means{without}."]
+    chosen = ", which include the choice of lr" * (num > 1)
+    whiskers = f"Whiskers: 95% intervals of the means{chosen}{without}."
+    parts = [f"Dots, beside the means: seeds. {whiskers}"]
     if all(single):
         parts = ["Single runs: no interval."]
     if num > 1:

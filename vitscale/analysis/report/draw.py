@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import warnings
 from collections.abc import Collection
+from pathlib import Path
 
 from vitscale.analysis.kind import Summary
 from vitscale.analysis.kinds import kind_of
@@ -21,6 +22,8 @@ from vitscale.record.store import Store
 from vitscale.record.table import outcomes, take_tidy
 from vitscale.record.trial_links import FOLDER
 from vitscale.record.workdir import Damaged, Workdir
+
+DOCS = Path(__file__).parents[3] / "docs/method.md"  # how it is counted; in a clone
 
 
 def draw(
@@ -66,6 +69,7 @@ def _facts(study: Study, store: Store) -> dict[str, str]:
         "store": root,
         "trials": f"../{FOLDER}/" if has_links else f"{root}/trials",
         "MLflow": without_user(given_uri()) if is_served else view,
+        **({"documentation": DOCS.as_uri()} if DOCS.is_file() else {}),
     }
 
 

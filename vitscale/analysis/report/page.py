@@ -116,7 +116,7 @@ dt { font-weight: 600; } dd { margin: 0 0 .4rem 0; overflow-wrap: anywhere; }
 <h2 id="again">How to reproduce</h2>
 {% if "command" in facts %}<pre>{{ facts.command }}</pre>{% endif %}
 <dl>{% for name, value in facts.items() if name != "command" -%}
-<dt>{{ name }}</dt><dd>{% if name in links and value.startswith(("http", "../")) -%}
+<dt>{{ name }}</dt><dd>{% if name in links and value.startswith(("http", "../", "file:")) -%}
 <a href="{{ value }}">{{ value }}</a>{% else %}{{ value }}{% endif %}</dd>
 {% endfor %}</dl>
 </body>

@@ -20,7 +20,7 @@ from vitscale.record.table import ROW_COLUMNS, axes_of, with_fields
 from vitscale.record.workdir import Workdir
 
 PAGE = "report.html"
-LINKS = ("MLflow", "trials")  # facts that are addresses
+LINKS = ("MLflow", "trials", "documentation")  # facts that are addresses
 MOST_ROWS = 12  # of a table that is not folded
 TRIALS, ROWS = "trials", "rows"  # one row per trial; one row per trial and evaluation
 OF_TABLES, OF_FIGURES = ("csv", "md", "tex", "parquet"), ("png", "svg", "pdf")

@@ -125,7 +125,10 @@ def search_slices(results: Results) -> Figure:
             ax.set_xlabel(name)
         line[0].set_title(arm, loc="left")
         line[0].set_ylabel(_label(results.study, proposals))
-    figure.colorbar(colors, ax=grid, label="number of the point", shrink=0.8, aspect=30)
+    ticks = MaxNLocator(nbins=7, integer=True)
+    figure.colorbar(
+        colors, ax=grid, label="number of the point", shrink=0.8, aspect=30, ticks=ticks
+    )
     return finish(
         figure, f"{_sentence(results.study)} Star: the winner, best of many.\n{scale.note}"
     )
