@@ -133,9 +133,6 @@ def test_axes_on_which_no_draw_differs_are_not_drawn() -> None:
     outcomes = make_outcomes(study, random_errors(study))
     results = Results(study, outcomes, make_rows(study, outcomes))
     assert [ax.get_xlabel() for ax in figures.lr_wd_scatter(results).axes] == ["lr"]
-    # nor what minival, which these have not, would choose
-    (said,) = figures.tuning_budget_figure(results).texts
-    assert said.get_text().startswith("Not drawn: the best of k draws is chosen on minival")
 
 
 def test_names_cover_no_curve_and_no_other_text() -> None:

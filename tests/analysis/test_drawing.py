@@ -29,7 +29,7 @@ FACTS = {
     "value_limits",
     *("members", "copied_from", "share", "spaces", "ranked", "why_no_importance"),
     *("population", "lengths_of", "Layout"),
-    *("axes", "contour_axes", "info", "procedure", "is_numeric", "reported"),
+    *("axes", "contour_axes", "info", "procedure", "is_adaptive", "is_numeric", "reported"),
     # printed numbers, which are no results; what draws them is drawn by published/figures.py
     *("shape_errors", "published_gains", "is_imagenet", "length_deltas", "optimizer_errors"),
     *("optimizer_gaps", "shares_within_4_points", "note", "draw_published_edf"),

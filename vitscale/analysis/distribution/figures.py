@@ -79,10 +79,6 @@ def tuning_budget_figure(results: Results) -> Figure:
     reaches the best possible value from k = 2 on, it says nothing, and nothing is drawn.
     """
     shown, table = panels(results.study), results.once(budget_table)
-    if table.empty:
-        return not_drawn(
-            "the best of k draws is chosen on minival, which no arm has for all draws."
-        )
     low = table.loc[table["k"] > 1, "median_low"].astype(float)
     if len(low) and (low <= results.metric.bounds[0]).all():
         n = int(table["n"].min())
