@@ -93,7 +93,7 @@ ALLOWED = {
     },
     "record/provenance.py": {"read_bytes", "rglob"},  # the code of vitscale
     "record/sources.py": {"mkdir", "read_text"},  # the user's note of the parts that were run
-    "plan/parts.py": {"is_file", "os.stat", "read_text"},  # the user's parts
+    "plan/parts.py": {"is_dir", "is_file", "os.stat", "read_text"},  # the user's parts
     "plan/data.py": {"is_dir", "is_file", "iterdir", "read_text"},
     "plan/profile.py": {"read_text"},
     "plan/cores.py": {"read_text"},  # /proc, /sys
@@ -107,6 +107,7 @@ ALLOWED = {
     "launch/nodes.py": {"shutil.disk_usage"},  # of /dev/shm
     "launch/ray_team.py": {"os.open"},  # /dev/null
     # the code of vitscale and the names of installed packages
+    "analysis/report/draw.py": {"is_file"},  # the documentation of a clone
     "analysis/report/save.py": {"savefig"},  # into memory
     # /proc/meminfo; temporary folders of trainings, not of a store
     "doctor/device.py": {"read_text"},
