@@ -178,7 +178,7 @@ def test_a_part_of_a_package_has_its_version_in_the_id() -> None:
 
 
 def test_a_value_that_is_one_of_two_defaults_is_kept(folder: Path) -> None:
-    (folder / "loss.py").write_text("def rated(logits, targets, rate=0.1): ...\n")
+    (folder / "loss.py").write_text("def rated(logits, targets, rate=0.1, sizes=[1]): ...\n")
     base = {"model": "tiny.py:Tiny", "loss": "loss.py:rated"}
     texts = [TrainConfig(**base, own={"rate": rate}).own for rate in (0.1, 0.5)]
     assert texts == ["rate=0.1", "rate=0.5"]

@@ -64,11 +64,10 @@ def settled(own: str | Mapping[str, Scalar], parts: Mapping[str, str]) -> str:
                 law = f"{name} of {takers} must be of type {type(default).__name__}"
                 raise ValueError(f"{law}, but got ({name}={shown(value)})")
     for name, defaults in mine.items():
-        if name not in values and len({(type(d), d) for d in defaults} - {(object, UNREAD)}) > 1:
+        texts = ["none" if d is REQUIRED else shown(d) for d in defaults if d is not UNREAD]
+        if name not in values and len(set(texts)) > 1:
             law = "an argument of two parts with different defaults must be set in own"
-            raise ValueError(
-                f"{law}, but got ({takers}: {name}={' and '.join(map(shown, defaults))})"
-            )
+            raise ValueError(f"{law}, but got ({takers}: {name}={' and '.join(texts)})")
     absent = [name for name, defaults in mine.items() if REQUIRED in defaults]
     absent = [name for name in absent if name not in values]
     if absent:
