@@ -329,7 +329,10 @@ def test_a_source_that_is_not_trusted_does_not_run(tmp_path: Path) -> None:
         ({"model": "mine.py:no_module"}, ["a torch.nn.Module with parameters", "str"]),
         ({"loss": "mine.py:mean"}, ["one value per sample", "()"]),
         ({"loss": "torch.nn:CrossEntropyLoss"}, ["one value per sample"]),
-        ({"augment": "mine.py:shorter"}, ["keep shape, type", "(3, 1, 8, 8) float32"]),
+        (
+            {"augment": "mine.py:shorter"},
+            ["keep shape, type", "(3, 1, 8, 8) float32 cpu for (4, 1, 8, 8) float32"],
+        ),
         (
             {"augment": "mine.py:double"},
             ["keep shape, type", "float64 cpu for (4, 1, 8, 8) float32"],

@@ -336,7 +336,8 @@ def _imported_by_call(tree: ast.Module) -> Iterator[tuple[str, int]]:
 def _check_path(tree: ast.Module, file: Path) -> None:
     """Raises ValueError for a module that names sys.path, where files outside its source lie."""
     for node in ast.walk(tree):
-        is_path = isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.path"
+        is_path = isinstance(node, ast.Attribute) and node.attr == "path"
+        is_path = is_path and ast.unparse(node) == "sys.path"
         if isinstance(node, ast.ImportFrom) and node.module == "sys":
             is_path = any(alias.name == "path" for alias in node.names)
         if is_path:

@@ -75,9 +75,9 @@ def read_source(digest: str, store: StoreFolder) -> None:
 
 def fetch(fields: Mapping[str, Any], store: StoreFolder) -> None:
     """Lets this process run the parts of a config, whose driver has checked that it may."""
-    of_packages = [fields.get(field, "") for field in parts.PARTS]
-    of_packages = [part for part in of_packages if parts.is_part(part) and "@" in part]
-    parts.trust([*read([fields], store), *of_packages])
+    read([fields], store)
+    named = (fields.get(field, "") for field in parts.PARTS)
+    parts.trust(parts.digest_of(part) or part for part in named if parts.is_part(part))
 
 
 def _digests(configs: Iterable[Mapping[str, Any]]) -> Iterable[str]:

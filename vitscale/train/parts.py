@@ -94,28 +94,22 @@ def load(part: str) -> Callable[..., Any]:
 
     Raises ValueError if it cannot be imported, or its package has another version.
     """
-    if match := parts.OF_FILE.fullmatch(part):
-        digest = match["digest"]
-        source = parts.source_of(digest)
-        if source is None or not parts.is_trusted(digest):
-            raise ValueError(
-                f"a part must be one's own, or trusted, to run, but got ({part}; --trust-parts "
-                f"{source.sha256 if source else digest})"
-            )
+    digest = parts.digest_of(part)
+    source = parts.source_of(digest)
+    if (digest and source is None) or not parts.is_trusted(digest or part):
+        raise ValueError(
+            f"a part must be one's own, or trusted, to run, but got ({part}; --trust-parts "
+            f"{source.sha256 if source else digest or part})"
+        )
+    match = (parts.OF_FILE if source else parts.OF_PACKAGE).fullmatch(part)
+    assert match
+    if source:
         name = f"{PREFIX}{digest}.{source.main}"
     else:
-        match = parts.OF_PACKAGE.fullmatch(part)
-        assert match
-        if not parts.is_trusted(part):
-            raise ValueError(
-                f"a part must be one's own, or trusted, to run, but got ({part}; --trust-parts "
-                f"{part})"
-            )
-        now = parts.named("part", f"{match['module']}:{match['name']}")
+        name, now = match["module"], parts.named("part", f"{match['module']}:{match['name']}")
         if now != part:
             law = "the package of a part must have the version of the trial"
             raise ValueError(f"{law}, but got ({part}, and {now.partition('@')[2]} here)")
-        name = match["module"]
     try:
         made = getattr(importlib.import_module(name), match["name"])
     except (Exception, SystemExit) as error:
