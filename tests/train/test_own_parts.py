@@ -15,8 +15,11 @@ import torch
 from support.refusals import refusing
 from support.trainings import QUICK, rows_of, timeless
 
+from vitscale import Study, Trial
+from vitscale.launch import costs
 from vitscale.plan import parts
 from vitscale.plan.config import TrainConfig
+from vitscale.record.store import Store
 from vitscale.record.workdir import Left
 from vitscale.train.complexity import measured_complexity
 from vitscale.train.inherit import inherit
@@ -289,6 +292,28 @@ def test_arguments_go_to_the_part_that_names_them(folder: Path) -> None:
     last = build_model(config).get_parameter("layer4.1.bn2.weight")
     assert not last.any()  # of the first argument
     assert build_optimizer(torch.nn.Linear(2, 2), config).defaults["momentum_decay"] == 0.01
+
+
+@pytest.mark.parametrize("momenta", [(-1.0, 0.9), (0.9, -1.0)])
+def test_equal_parts_are_tried_with_each_set_of_arguments(
+    folder: Path, momenta: tuple[float, float]
+) -> None:
+    given = {**OF_PERCEPTRON, "optimizer": "torch.optim:SGD"}
+    study = Study(
+        kind="repeats",
+        name="own",
+        scale="demo",
+        question="Which momentum?",
+        source="ours",
+        trials=tuple(
+            Trial(f"{momentum}", TrainConfig(**given, own={"momentum": momentum}))
+            for momentum in momenta
+        ),
+        metric="val_error_pct",
+        tables=("arm_means",),
+    )
+    with refusing("torch.optim:SGD@", "momentum=-1.0"):
+        costs.check_parts(study, (), Store.open(folder / "runs"))
 
 
 def test_a_process_can_have_two_sources_of_one_name(
