@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, TINY, empty_database, load_script
+from mlflow import MlflowClient
 from support.mlflow_runs import client, roles
 
 from vitscale.cli.commands import sync
@@ -195,6 +196,23 @@ def test_runs_lost_on_either_side_are_created_again(store: Store, uri: str, lost
         assert run.info.status == "FINISHED" and run.data.metrics["final_error_pct"] == 7.0
         assert run.data.tags["mlflow.parentRunId"] == again.contents.parent_id
     assert len(roles(uri, "study")) == 1
+
+
+def test_a_deleted_experiment_may_be_restored_by_two_processes_at_once(
+    store: Store, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = study()
+    experiment_id = View(plan, uri, store).experiment.id
+    client(uri).delete_experiment(experiment_id)
+    restore = MlflowClient.restore_experiment
+
+    def restored_before(self: MlflowClient, experiment_id: str) -> None:
+        restore(self, experiment_id)  # by another process, which found it deleted as well
+        restore(self, experiment_id)
+
+    monkeypatch.setattr(MlflowClient, "restore_experiment", restored_before)
+    assert View(plan, uri, store).experiment.id == experiment_id
+    assert client(uri).get_experiment(experiment_id).lifecycle_stage == "active"
 
 
 def test_a_run_deleted_permanently_while_a_study_runs_is_created_again(

@@ -7,7 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from vitscale.record.mlflow import pages
-from vitscale.record.mlflow.client import FORBIDDEN, client_of, code_of, get_if_there, search_runs
+from vitscale.record.mlflow.client import (
+    FORBIDDEN,
+    GONE,
+    client_of,
+    code_of,
+    get_if_there,
+    search_runs,
+)
 from vitscale.record.mlflow.contents import Contents
 from vitscale.record.mlflow.place import artifacts_of, experiment_prefix
 from vitscale.record.store import Store
@@ -76,7 +83,11 @@ class StudyExperiment:
     def _reopened(self, experiment: Experiment) -> Experiment:
         """An own experiment, which may have been deleted, or be of a version without store ids."""
         if experiment.lifecycle_stage == "deleted":
-            self.client.restore_experiment(experiment.experiment_id)
+            try:
+                self.client.restore_experiment(experiment.experiment_id)
+            except Exception as error:
+                if code_of(error) != GONE:  # as of one that another process has restored meanwhile
+                    raise
         if "vitscale.store" not in experiment.tags:
             store_id = self.contents.store_id
             self.client.set_experiment_tag(experiment.experiment_id, "vitscale.store", store_id)
