@@ -19,10 +19,11 @@ from support.buckets import KEYS, fresh, point_at
 from support.cluster import Cluster, short_folder, where_hidden
 from support.tiny_study import without_times
 
-from vitscale import Study, TrainConfig, Trial, load
+from vitscale import Study, TrainConfig, Trial, load, main
 from vitscale.launch.earlier_plan import changed_parts
+from vitscale.plan import parts
 from vitscale.plan.study import to_json
-from vitscale.record.sources import fetch
+from vitscale.record.sources import fetch, keep
 from vitscale.record.store import Store
 from vitscale.train.loop import train
 
@@ -192,6 +193,33 @@ def test_trials_of_a_part_whose_edit_is_undone_are_not_new(
     for num, count in ((2, "no new trials"), (3, "1 new trial")):
         (said,) = changed_parts(plan, planned(source, num))
         assert said == f"net.py:Net has changed: {count}"
+
+
+def test_a_study_may_have_the_metric_of_a_part_that_only_the_store_has(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path / "study")
+    config = TrainConfig(metrics="parts/mine.py:margin")
+    keep([config], Store.open(tmp_path / "runs"))
+    monkeypatch.setattr(parts, "_sources", {})  # as another process
+    monkeypatch.setattr(parts, "_read", {})
+    shutil.rmtree(tmp_path / "study/parts")
+
+    def study() -> Study:
+        trial = Trial("again", TrainConfig(**config.asdict()))
+        texts = {"question": "Does it go on?", "source": "ours", "metric": "val_ema_margin"}
+        return Study(
+            kind="repeats",
+            name="again",
+            scale="demo",
+            trials=(trial,),
+            tables=("arm_means",),
+            **texts,
+        )
+
+    with pytest.raises(SystemExit) as ended:
+        main(study, ["--plan", "--store", str(tmp_path / "runs")])
+    assert ended.value.code == 0
 
 
 @pytest.fixture

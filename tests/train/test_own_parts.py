@@ -16,7 +16,8 @@ from support.refusals import refusing
 from support.trainings import QUICK, rows_of, timeless
 
 from vitscale import Study, Trial
-from vitscale.launch import costs
+from vitscale.launch import costs, driver
+from vitscale.launch.resources import Resources
 from vitscale.plan import parts
 from vitscale.plan.config import TrainConfig
 from vitscale.record.store import Store
@@ -312,8 +313,11 @@ def test_equal_parts_are_tried_with_each_set_of_arguments(
         metric="val_error_pct",
         tables=("arm_means",),
     )
+    store = Store.open(folder / "runs")
     with refusing("torch.optim:SGD@", "momentum=-1.0"):
-        costs.check_parts(study, (), Store.open(folder / "runs"))
+        costs.check_parts(study, (), store)
+    with refusing("torch.optim:SGD@", "momentum=-1.0"):  # at the start: also whether it resumes
+        driver._try_parts(study, store, Resources())
 
 
 def test_a_process_can_have_two_sources_of_one_name(
