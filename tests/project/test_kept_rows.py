@@ -57,6 +57,36 @@ def test_the_page_of_layerscale_depth_has_the_numbers_of_its_rows(tmp_path: Path
     assert "val has no part in that choice" in " ".join(caveats(results))
 
 
+def test_the_page_of_lr_wd_edf_has_the_numbers_of_its_rows(tmp_path: Path) -> None:
+    results = results_of(*unpacked("lr_wd_edf-fashion", tmp_path))
+    tables = kind_of(results.study).tables
+    page = (PAGES / "lr_wd_edf.md").read_text().partition("## At scale fashion")[2]
+    table = results.trials
+    summary = results.once(tables["edf_summary"])
+    assert len(summary) == 4
+    for row in summary.itertuples():
+        (line,) = re.findall(rf"\| {row.arm} \|(.+)", page)
+        draws = table[(table["arm"] == row.arm) & table["point"].notna()]["value"]
+        values = [row.reference, row.reference_sd, row.median, row.median_low, row.median_high]
+        values += [draws.min(), draws.max()]
+        for share in ("within_quarter_near", "within_near"):
+            values += [getattr(row, f"{share}_pct{end}") for end in ("", "_low", "_high")]
+        assert_printed(line, [*values, row.area, row.area_low, row.area_high])
+    for row in results.once(tables["arm_comparison"]).itertuples():
+        low, high = row.area_difference_low, row.area_difference_high
+        assert f"{row.area_difference:.2f} [{low:.2f}, {high:.2f}]" in page
+        assert f"p = {row.area_p_holm:.2f}" in page and f"{row.ratio_p_holm:.2f}" in page
+
+
+def assert_printed(line: str, values: list[float]) -> None:
+    """The numbers of a line are these, to the last digit that is printed."""
+    printed = [Decimal(number) for number in re.findall(r"-?\d[\d.]*(?:e-\d)?", line)]
+    assert len(printed) == len(values)
+    for number, value in zip(printed, values, strict=True):
+        digit = 10.0 ** int(number.as_tuple().exponent)
+        assert abs(float(number) - value) <= 0.501 * digit, (line, number, value)
+
+
 @pytest.mark.parametrize("scale", ["demo", "fashion"])
 def test_the_page_of_optimizers_has_the_numbers_of_its_rows(scale: str, tmp_path: Path) -> None:
     slug = f"optimizers-{scale}"
@@ -71,8 +101,4 @@ def test_the_page_of_optimizers_has_the_numbers_of_its_rows(scale: str, tmp_path
         values = [winner.lr, winner.wd, row.reference, row.reference_sd]
         values += [row.median, row.median_low, row.median_high, row.num_beyond]
         values += [row.area, row.area_low, row.area_high]
-        printed = [Decimal(number) for number in re.findall(r"\d[\d.]*(?:e-\d)?", line)]
-        assert len(printed) == len(values)
-        for number, value in zip(printed, values, strict=True):
-            digit = 10.0 ** int(number.as_tuple().exponent)  # the last one printed
-            assert abs(float(number) - value) <= 0.501 * digit, (row.arm, number, value)
+        assert_printed(line, values)
