@@ -14,7 +14,7 @@ from conftest import TINY, Script, kill_family, load_script, wait_for, workers_o
 from support.mlflow_runs import history, runs_of
 from support.tiny_study import reference_rows, without_times
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.random]
 NUM_KILLS = int(os.environ.get("VITSCALE_TEST_KILLS", "6"))  # 24 in `make chaos`
 EPOCHS = 60
 

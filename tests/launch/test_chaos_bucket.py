@@ -470,6 +470,7 @@ SEQUENCES = [(seed, False) for seed in range(FIRST, FIRST + NUM_SEQUENCES)]
 SEQUENCES += [(seed, True) for seed in range(FIRST, FIRST + NUM_OF_TEAMS)]
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("sequence", SEQUENCES, ids=str, indirect=True)
 def test_a_study_survives_signals_at_random_instants(

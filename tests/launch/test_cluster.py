@@ -42,7 +42,6 @@ from vitscale.doctor.checks import CHECKS
 from vitscale.doctor.process import Examination
 
 pytestmark = pytest.mark.slow
-IN_CHAOS_ALONE = pytest.mark.skipif("VITSCALE_TEST_TEAMS" not in os.environ, reason="`make chaos`")
 
 CLAIMS = "runs/trials/*/claim.json"
 
@@ -217,6 +216,7 @@ def test_a_cluster_without_workers_is_waited_for(tmp_path: Path, empty: Cluster)
         assert (tmp_path / "log.txt").read_text().count(said) == 1
 
 
+@pytest.mark.chaos
 def test_a_head_that_is_lost_while_nodes_are_waited_for_ends_the_start(
     tmp_path: Path, empty: Cluster
 ) -> None:
@@ -305,7 +305,7 @@ def autoscaling(folder: Path) -> Cluster:
 
 
 @pytest.mark.timeout(900)
-@IN_CHAOS_ALONE
+@pytest.mark.chaos
 def test_an_autoscaling_cluster_grows_for_as_many_teams_as_there_are_trials(
     tmp_path: Path,
 ) -> None:
@@ -327,6 +327,7 @@ def test_an_autoscaling_cluster_grows_for_as_many_teams_as_there_are_trials(
         assert without_times(rows) == undisturbed(trial.config)
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(900)
 def test_teams_wait_for_their_nodes_and_use_those_that_come_later(
     tmp_path: Path, empty: Cluster
@@ -413,6 +414,7 @@ class Metadata:
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 
 
+@pytest.mark.chaos
 def test_nodes_that_come_later_are_used_and_one_is_taken_away(
     tmp_path: Path, empty: Cluster, metadata: Metadata
 ) -> None:
@@ -511,9 +513,8 @@ def test_a_node_that_lacks_what_a_trial_needs_is_refused_before_the_first_step(
     ("leaves", "lacks"),
     [
         pytest.param(False, "images", id="stays"),
-        pytest.param(True, "images", id="leaves"),
-        # two minutes for another reason of the same
-        pytest.param(False, "vitscale", id="without vitscale", marks=IN_CHAOS_ALONE),
+        pytest.param(True, "images", id="leaves", marks=pytest.mark.chaos),
+        pytest.param(False, "vitscale", id="without vitscale", marks=pytest.mark.chaos),
     ],
 )
 def test_trials_that_fail_on_one_node_are_trained_by_another(

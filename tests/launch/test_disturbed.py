@@ -51,6 +51,7 @@ def read_only(path: Path) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
+@pytest.mark.chaos
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_commands_run_and_the_experiment_is_deleted_while_a_study_runs(tmp_path: Path) -> None:
@@ -88,6 +89,7 @@ def roles(uri: str) -> set[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.chaos
 @pytest.mark.timeout(900)
 def test_many_interrupts_and_a_closed_output_stop_a_study_as_one_does(tmp_path: Path) -> None:
     """Ten SIGINTs of a terminal within a second, to all of its processes; then `study | head`."""
@@ -166,6 +168,7 @@ def test_a_command_whose_output_is_closed_ends_silently(command: list[str]) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.chaos
 @pytest.mark.timeout(900)
 def test_a_store_and_a_database_that_become_read_only_lose_nothing(tmp_path: Path) -> None:
     script = Script(tmp_path, is_lean=True)

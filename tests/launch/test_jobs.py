@@ -20,7 +20,7 @@ from support.tiny_study import reference_rows, without_times
 from vitscale.record.provenance import _release
 from vitscale.record.store import Store
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 SHIPPED = ("vitscale", "search_spaces")  # of a clone; and a study
 MINUTES = 60
 

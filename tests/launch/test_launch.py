@@ -312,6 +312,7 @@ def test_a_full_disk_fails_with_one_line_and_the_study_completes_after_space_is_
         assert Store(folder).is_done(trial.config.id)
 
 
+@pytest.mark.slow
 def test_on_a_terminal_there_is_a_live_view_without_output_of_ray(tmp_path: Path) -> None:
     """On a pseudo-terminal: a live table, the end printed below it, and Ray's output in a log."""
     import pexpect

@@ -33,11 +33,8 @@ from vitscale.record.outcome import Row
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.chaos,
     pytest.mark.timeout(1800),
-    pytest.mark.skipif(
-        "VITSCALE_TEST_LINKS" not in os.environ,
-        reason="takes minutes: set VITSCALE_TEST_LINKS=1 on Linux as root, or `make chaos`",
-    ),
 ]
 
 BIN = Path(sys.executable).parent

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import psutil
@@ -32,10 +33,9 @@ def team_workers(driver: int) -> list[psutil.Process]:
     return actors(driver, "RayTrainWorker")
 
 
-def in_chaos_alone(is_one: bool) -> None:
-    """Skips a variant of a test that `make chaos` has time for, and CI has not."""
-    if is_one and "VITSCALE_TEST_TEAMS" not in os.environ:
-        pytest.skip("a variant of others: set VITSCALE_TEST_TEAMS=1, or `make chaos`")
+def in_chaos(*names: str) -> list[Any]:
+    """Variants that `make chaos` has time for, and CI has not."""
+    return [pytest.param(name, marks=pytest.mark.chaos) for name in names]
 
 
 def test_a_study_on_teams_of_two_one_of_which_loses_a_worker(tmp_path: Path) -> None:
@@ -67,13 +67,12 @@ def test_a_study_on_teams_of_two_one_of_which_loses_a_worker(tmp_path: Path) -> 
     assert_close(list(finished.rows[:3]), expected[conv.id][:3])
 
 
-@pytest.mark.parametrize("told", ["one worker", "its leader", "all", "the study"])
+@pytest.mark.parametrize("told", ["the study", *in_chaos("one worker", "its leader", "all")])
 def test_a_team_that_is_told_to_end_saves(tmp_path: Path, told: str) -> None:
     """By SIGTERM to one worker, to the process that has started them, to all of these and those of
     Ray Train, or by Ctrl-C, without a checkpoint by the clock; its rows are those of a team that
     nothing disturbed.
     """
-    in_chaos_alone(told in ("its leader", "all"))
     script, options = Script(tmp_path, is_lean=True), {"num": 1, "epochs": 80, "only": "conv"}
     given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
     process = script.start(*given, *TEAM[:-1], "1e6")
@@ -103,6 +102,7 @@ def test_a_team_that_is_told_to_end_saves(tmp_path: Path, told: str) -> None:
     assert without_times(script.store().read(conv.id).rows) == undisturbed(conv)
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("killed", ["ImplicitFunc", "ImplicitFunc at the start", "TrainController"])
 def test_a_team_is_tried_again_if_a_process_that_does_not_train_is_killed(
     tmp_path: Path, killed: str
@@ -110,7 +110,6 @@ def test_a_team_is_tried_again_if_a_process_that_does_not_train_is_killed(
     """Its leader, or Ray Train's controller. The next team soon gets all cores of the machine from
     the killed one, though no dashboard says that they are free.
     """
-    in_chaos_alone(killed == "ImplicitFunc")  # beside it, the two others
     script, options = Script(tmp_path, is_lean=True), {"num": 1, "epochs": 50, "only": "conv"}
     given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
     cores = str((os.cpu_count() or 2) // 2)
@@ -160,6 +159,7 @@ sys.meta_path.insert(0, Finder)
 """
 
 
+@pytest.mark.chaos
 def test_a_team_is_tried_again_if_a_worker_dies_while_it_begins(tmp_path: Path) -> None:
     """After Ray Train has set up torch in it, and before it trains: the other worker must not keep
     its cores, which are all that the machine has.
@@ -179,6 +179,7 @@ def test_a_team_is_tried_again_if_a_worker_dies_while_it_begins(tmp_path: Path) 
     assert without_times(script.store().read(conv.id).rows) == undisturbed(conv)
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(900)
 def test_a_team_that_loses_a_worker_trains_into_a_bucket(
     tmp_path: Path,
@@ -208,6 +209,7 @@ def test_more_workers_than_the_machine_has_are_refused(tmp_path: Path) -> None:
     assert "a trial must fit on a node" in result.stdout and "workers_per_trial=64" in result.stdout
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(600)
 def test_teams_that_a_search_stops_make_place_for_the_next_ones(tmp_path: Path) -> None:
     """Their leaders wait for workers, and cannot be given another trial."""

@@ -738,6 +738,7 @@ class Died(Exception):
     """Of a worker."""
 
 
+@pytest.mark.random
 def test_random_faults_lose_nothing_and_commit_nothing_twice(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -862,6 +863,7 @@ def start_once(url: str, role: str, log: Path, environment: dict[str, str]) -> N
         note(type(error).__name__, role)
 
 
+@pytest.mark.random
 @pytest.mark.timeout(900)
 def test_random_faults_leave_one_driver_at_a_time_and_none_beside_a_clean(
     proxy: Proxy, tmp_path: Path

@@ -157,7 +157,10 @@ FAULTS = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(f, marks=[pytest.mark.chaos] if "Denied" not in f else []) for f in FAULTS],
+)
 def test_a_bucket_that_refuses_during_training_loses_nothing(
     tmp_path: Path,
     proxy: Proxy,

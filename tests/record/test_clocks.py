@@ -65,6 +65,7 @@ def test_doctor_measures_a_clock_against_the_store_s(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_study_on_a_machine_with_another_clock_says_so_and_trains(
     tmp_path: Path, library: Path
 ) -> None:
@@ -79,6 +80,8 @@ def test_a_study_on_a_machine_with_another_clock_says_so_and_trains(
     assert not list((tmp_path / "runs/studies").glob("**/.*"))
 
 
+@pytest.mark.slow
+@pytest.mark.chaos
 @pytest.mark.parametrize("shift", [-APART_S, APART_S])
 def test_a_start_into_a_bucket_from_such_a_machine_is_refused(
     shift: int,

@@ -178,6 +178,7 @@ def test_a_step_waits_for_nothing_and_asks_for_no_more_than_it_did(
 
 
 OTHERS = tuple(name for name in configs.RESUMED if name not in QUICK)
+OF_CAPTURED = (*QUICK, "fp16, clip", "BatchNorm of parts", "mixup", "recipe deit")
 
 
 @pytest.mark.parametrize(
@@ -185,7 +186,13 @@ OTHERS = tuple(name for name in configs.RESUMED if name not in QUICK)
     [
         pytest.param(QUICK, "", id="quick"),
         pytest.param(OTHERS, "", id="others", marks=pytest.mark.slow),
-        pytest.param(tuple(configs.RESUMED), "captured", id="captured", marks=pytest.mark.slow),
+        pytest.param(OF_CAPTURED, "captured", id="captured", marks=pytest.mark.slow),
+        pytest.param(
+            tuple(configs.RESUMED),
+            "captured",
+            id="all captured",
+            marks=[pytest.mark.slow, pytest.mark.chaos],
+        ),
     ],
 )
 def test_a_training_resumes_waits_for_nothing_and_leaves_no_memory(
@@ -327,6 +334,7 @@ def test_images_on_disk_are_sent_raw_and_what_a_step_waits_for_them_is_in_its_ro
 
 
 @pytest.mark.slow
+@pytest.mark.chaos
 def test_the_doctor_finds_that_this_device_computes_nothing(
     null: dict[str, str], tmp_path: Path
 ) -> None:
@@ -384,6 +392,7 @@ def test_the_benchmark_of_a_gpu_runs_whole_here(null: dict[str, str], tmp_path: 
     assert again.stdout.count("failed: TimeoutError: no time left") == len(parts) - 1
 
 
+@pytest.mark.slow
 def test_a_study_packs_two_trials_on_a_gpu(null: dict[str, str], tmp_path: Path) -> None:
     """On a cluster that Ray starts and whose GPU Ray finds;
     the cores would do for 20 trials at a time.
@@ -472,6 +481,7 @@ def test_what_does_not_fit_beside_others_is_tried_alone_and_what_does_not_fit_al
     assert result.returncode == 0, result.stdout  # as the line advises
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("captures", [{}, {"TEAM_CAPTURES": "1"}], ids=["eager", "captured"])
 def test_a_team_trains_on_two_gpus(
     captures: dict[str, str], null: dict[str, str], tmp_path: Path

@@ -81,6 +81,7 @@ def test_a_team_is_asked_about_every_half_second_from_its_first_steps_on(
     assert 0.4 < np.median(gaps) <= 0.501
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("told", [0, 1])
 def test_a_team_leaves_together_when_one_of_it_is_told_to_end(tmp_path: Path, told: int) -> None:
     """At one step, saved by the process of rank 0; its rows are those of a team left alone."""
