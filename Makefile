@@ -20,7 +20,7 @@ test: .venv/installed  ## the tests: 10 to 15 minutes on 2 cores
 test-fast: .venv/installed  ## most tests, without Ray and without training for over a second: 2 minutes on 2 cores
 	VITSCALE_TEST_FAST=1 $(RUN) $(TESTS) -m "not slow and not long" --timeout 30
 
-test-slow: .venv/installed  ## the slow tests: demos, README commands, kills, signals, several nodes: 25 to 40 minutes on 2 cores
+test-slow: .venv/installed  ## the slow tests: demos, README commands, kills, signals, several nodes: 25 to 35 minutes on 2 cores
 	$(RUN) $(TESTS) -m "slow and not chaos"
 
 test-readme: .venv/installed  ## every command of the README; part of test-slow

@@ -509,12 +509,13 @@ def test_a_node_that_lacks_what_a_trial_needs_is_refused_before_the_first_step(
     assert "(node " in line and not list(tmp_path.glob("runs/trials/*"))
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize(
     ("leaves", "lacks"),
     [
         pytest.param(False, "images", id="stays"),
-        pytest.param(True, "images", id="leaves", marks=pytest.mark.chaos),
-        pytest.param(False, "vitscale", id="without vitscale", marks=pytest.mark.chaos),
+        pytest.param(True, "images", id="leaves"),
+        pytest.param(False, "vitscale", id="without vitscale"),
     ],
 )
 def test_trials_that_fail_on_one_node_are_trained_by_another(

@@ -304,6 +304,7 @@ def test_in_the_main_thread_an_exception_is_enough() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.chaos
 @pytest.mark.timeout(900)
 def test_a_worker_that_is_told_to_end_saves_and_a_trial_that_gets_on_may_be_told_often(
     tmp_path: Path,
