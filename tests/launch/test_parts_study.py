@@ -97,14 +97,20 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a study and of its parts."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "study/parts").mkdir(parents=True)
     (tmp_path / "study/parts/mine.py").write_text(PARTS)
     (tmp_path / "study/parts/layers.py").write_text("from torch.nn import GELU as activation\n")
     (tmp_path / "study/own.py").write_text(STUDY)
-    return Script(tmp_path, tmp_path / "study/own.py")
+    return tmp_path / "study"
+
+
+@pytest.fixture
+def script(folder: Path) -> Script:
+    return Script(folder.parent, folder / "own.py")
 
 
 def vitscale(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -196,14 +202,14 @@ def test_trials_of_a_part_whose_edit_is_undone_are_not_new(
 
 
 def test_a_study_may_have_the_metric_of_a_part_that_only_the_store_has(
-    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path / "study")
+    monkeypatch.chdir(folder)
     config = TrainConfig(metrics="parts/mine.py:margin")
     keep([config], Store.open(tmp_path / "runs"))
     monkeypatch.setattr(parts, "_sources", {})  # as another process
     monkeypatch.setattr(parts, "_read", {})
-    shutil.rmtree(tmp_path / "study/parts")
+    shutil.rmtree(folder / "parts")
 
     def study() -> Study:
         trial = Trial("again", TrainConfig(**config.asdict()))
