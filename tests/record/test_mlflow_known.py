@@ -198,21 +198,23 @@ def test_runs_lost_on_either_side_are_created_again(store: Store, uri: str, lost
     assert len(roles(uri, "study")) == 1
 
 
-def test_a_deleted_experiment_may_be_restored_by_two_processes_at_once(
-    store: Store, uri: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("method", ["create_experiment", "restore_experiment"])
+def test_two_processes_may_create_or_restore_an_experiment_at_once(
+    store: Store, uri: str, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     plan = study()
-    experiment_id = View(plan, uri, store).experiment.id
-    client(uri).delete_experiment(experiment_id)
-    restore = MlflowClient.restore_experiment
+    if method == "restore_experiment":
+        client(uri).delete_experiment(View(plan, uri, store).experiment.id)
+    true = getattr(MlflowClient, method)
 
-    def restored_before(self: MlflowClient, experiment_id: str) -> None:
-        restore(self, experiment_id)  # by another process, which found it deleted as well
-        restore(self, experiment_id)
+    def done_before(*arguments: Any) -> Any:
+        true(*arguments)  # by another process, which found no active one either
+        return true(*arguments)
 
-    monkeypatch.setattr(MlflowClient, "restore_experiment", restored_before)
-    assert View(plan, uri, store).experiment.id == experiment_id
-    assert client(uri).get_experiment(experiment_id).lifecycle_stage == "active"
+    monkeypatch.setattr(MlflowClient, method, done_before)
+    found = View(plan, uri, store).experiment.id
+    (one,) = [e for e in client(uri).search_experiments() if e.name != "Default"]
+    assert (one.experiment_id, one.lifecycle_stage) == (found, "active")
 
 
 def test_a_run_deleted_permanently_while_a_study_runs_is_created_again(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 PAGE, MIN_PAGE = 200, 10  # runs per request
 PAUSES_S = (0.5, 2.0)  # before each retry of a request
 GONE, FORBIDDEN = "RESOURCE_DOES_NOT_EXIST", "PERMISSION_DENIED"
+EXISTS = "RESOURCE_ALREADY_EXISTS"
 TEMPORARY = (  # the server was down, slow or broken
     "INTERNAL_ERROR",
     "TEMPORARILY_UNAVAILABLE",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from vitscale.record.mlflow import pages
 from vitscale.record.mlflow.client import (
+    EXISTS,
     FORBIDDEN,
     GONE,
     client_of,
@@ -42,6 +43,15 @@ class StudyExperiment:
 
     def _open(self, cached_id: str) -> Experiment:
         """The experiment of this study and store; one of another store is left untouched."""
+        try:
+            return self._look(cached_id)
+        except Exception as error:
+            if code_of(error) not in (EXISTS, GONE):
+                raise
+            return self._look(cached_id)  # another process has created or restored it meanwhile
+
+    def _look(self, cached_id: str) -> Experiment:
+        """Finds the experiment, restores a deleted one, or creates it."""
         cached = get_if_there(self.client.get_experiment, cached_id)
         if cached and self._is_own(cached.tags) and cached.lifecycle_stage != "deleted":
             return cached
@@ -83,11 +93,7 @@ class StudyExperiment:
     def _reopened(self, experiment: Experiment) -> Experiment:
         """An own experiment, which may have been deleted, or be of a version without store ids."""
         if experiment.lifecycle_stage == "deleted":
-            try:
-                self.client.restore_experiment(experiment.experiment_id)
-            except Exception as error:
-                if code_of(error) != GONE:  # as of one that another process has restored meanwhile
-                    raise
+            self.client.restore_experiment(experiment.experiment_id)
         if "vitscale.store" not in experiment.tags:
             store_id = self.contents.store_id
             self.client.set_experiment_tag(experiment.experiment_id, "vitscale.store", store_id)
