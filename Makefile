@@ -17,7 +17,7 @@ TESTS := -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 test: .venv/installed  ## the tests: 10 to 15 minutes on 2 cores
 	$(RUN) $(TESTS)
 
-test-fast: .venv/installed  ## most tests, without Ray and without training for over a second: 2 minutes on 2 cores
+test-fast: .venv/installed  ## most tests, without Ray and without training for over a second: 2 to 4 minutes on 2 cores
 	VITSCALE_TEST_FAST=1 $(RUN) $(TESTS) -m "not slow and not long" --timeout 30
 
 test-slow: .venv/installed  ## the slow tests: demos, README commands, kills, signals, several nodes: 25 to 35 minutes on 2 cores
@@ -61,7 +61,7 @@ build/testbench/installed:
 	build/testbench/bin/python -m pip install --quiet '$(TESTBENCH)'
 	touch $@
 
-# One command for both cores: the tests are handed out one by one, since most take minutes. The default of pyproject.toml leaves some of them out.
+# One command for both cores: the tests are handed out one by one, since most take minutes.
 chaos: .venv/installed  ## over 300 kills and 60 stops at random instants, 200 faults between workers and a bucket, links that are cut or slow (as root), variants of slow tests: two and a half hours
 	VITSCALE_TEST_KILLS=24 VITSCALE_TEST_SEQUENCES=12 VITSCALE_TEST_TEAM_SEQUENCES=4 VITSCALE_CHAOS=200 \
 	  $(RUN) -m pytest -m "chaos or random" -n 2 --maxschedchunk 1 -ra

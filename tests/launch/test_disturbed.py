@@ -51,8 +51,8 @@ def read_only(path: Path) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
-@pytest.mark.chaos
 @pytest.mark.slow
+@pytest.mark.chaos
 @pytest.mark.timeout(900)
 def test_commands_run_and_the_experiment_is_deleted_while_a_study_runs(tmp_path: Path) -> None:
     script = Script(tmp_path, is_lean=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import psutil
@@ -31,11 +30,6 @@ def actors(driver: int, title: str) -> list[psutil.Process]:
 
 def team_workers(driver: int) -> list[psutil.Process]:
     return actors(driver, "RayTrainWorker")
-
-
-def in_chaos(*names: str) -> list[Any]:
-    """Variants that `make chaos` has time for, and CI has not."""
-    return [pytest.param(name, marks=pytest.mark.chaos) for name in names]
 
 
 def test_a_study_on_teams_of_two_one_of_which_loses_a_worker(tmp_path: Path) -> None:
@@ -67,7 +61,13 @@ def test_a_study_on_teams_of_two_one_of_which_loses_a_worker(tmp_path: Path) -> 
     assert_close(list(finished.rows[:3]), expected[conv.id][:3])
 
 
-@pytest.mark.parametrize("told", ["the study", *in_chaos("one worker", "its leader", "all")])
+@pytest.mark.parametrize(
+    "told",
+    [
+        "the study",
+        *(pytest.param(n, marks=pytest.mark.chaos) for n in ("one worker", "its leader", "all")),
+    ],
+)
 def test_a_team_that_is_told_to_end_saves(tmp_path: Path, told: str) -> None:
     """By SIGTERM to one worker, to the process that has started them, to all of these and those of
     Ray Train, or by Ctrl-C, without a checkpoint by the clock; its rows are those of a team that
